@@ -1,18 +1,22 @@
 """Settings as frozen values with all defaults in one place.
 
-Built once at the edge (``cli.settings``); nothing below reads the environment. ``validate`` returns a reason, or
-None when the setting can work.
+Built once at the edge (``cli.settings``); nothing below reads the environment. ``validate`` returns a reason,
+or None when the setting can work.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 LOAD_MODES = ("auto", "streaming", "mmap")
 IO_MODES = ("auto", "uring", "threads", "buffered", "pagecache")
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 POLICIES = ("lru",)
+FLASH_ATTN = ("auto", "on", "off")
+POOLING = ("none", "mean", "cls", "last", "rank")
+_PLAIN_KV_TYPES = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class LoadConfig:
     cache_ram_bytes: int | None = None  # host prompt cache; None: planned inside the budget
     ctx_checkpoints: int | None = None  # per slot; None: planned inside the budget
     n_gpu_layers: int | None = None
+    flash_attn: str = "auto"
     embeddings: bool = False
     pooling: str | None = None
     chat_template: str | None = None
@@ -49,6 +54,8 @@ class LoadConfig:
             ("policy", self.policy, POLICIES),
             ("K cache type", self.cache_type_k, KV_TYPES),
             ("V cache type", self.cache_type_v, KV_TYPES),
+            ("flash attention", self.flash_attn, FLASH_ATTN),
+            ("pooling", self.pooling or "none", POOLING),
         ):
             if value not in allowed:
                 return f"{name} {value!r} is unknown; choose one of {', '.join(allowed)}"
@@ -65,4 +72,67 @@ class LoadConfig:
             return f"max experts must be -1 (from the budget) or at least 1, not {self.max_experts}"
         if self.load_mode == "mmap" and self.max_experts != -1:
             return "an arena of experts (max experts) has no effect with load mode mmap; drop one of the two"
+        for name, count in (("threads", self.n_threads), ("batch threads", self.n_threads_batch)):
+            if count is not None and count < 1:
+                return f"{name} must be at least 1, not {count}"
+        if self.ctx_checkpoints is not None and self.ctx_checkpoints < 0:
+            return f"context checkpoints must be 0 or more, not {self.ctx_checkpoints}"
+        if self.flash_attn == "off" and self.cache_type_v not in _PLAIN_KV_TYPES:
+            return f"V cache type {self.cache_type_v} needs flash attention; drop '-fa off' or use -ctv f16"
+        if self.pooling is not None and not self.embeddings:
+            return "pooling has no effect without --embeddings; drop it or add --embeddings"
+        return None
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How tokens are picked when a request does not say. None: the model's own default, else the engine's."""
+
+    seed: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    n_predict: int | None = None  # -1: until the model stops
+
+    def validate(self) -> str | None:
+        """A reason this cannot work, or None."""
+        for name, share in (("top-p", self.top_p), ("min-p", self.min_p)):
+            if share is not None and not 0.0 <= share <= 1.0:
+                return f"{name} must lie between 0 and 1, not {share}"
+        if self.temperature is not None and not 0.0 <= self.temperature < float("inf"):
+            return f"temperature must be 0 (greedy) or more, not {self.temperature}"
+        if self.top_k is not None and self.top_k < 0:
+            return f"top-k must be 0 (off) or more, not {self.top_k}"
+        if self.n_predict is not None and self.n_predict < -1:
+            return f"tokens to predict must be -1 (until the model stops) or more, not {self.n_predict}"
+        if self.seed is not None and not -1 <= self.seed < 1 << 32:
+            return f"seed must be -1 (random) or below 2^32, not {self.seed}"
+        return None
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Where the HTTP server listens and who may use it."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_keys: tuple[str, ...] = ()
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def validate(self) -> str | None:
+        """A reason this cannot work, or None."""
+        if not 0 <= self.port <= 65535:
+            return f"port must lie between 0 (any free one) and 65535, not {self.port}"
+        if not self.is_loopback and not self.api_keys:
+            return (
+                f"host {self.host} can be reached from other machines; "
+                "set --api-key as well, or listen on 127.0.0.1"
+            )
         return None
