@@ -1,0 +1,30 @@
+// The engine's own functions, found in the library that calls us, and the check of its structures.
+//
+// Owns: the list of ggml functions the seam relies on. Refuses an engine that lacks one, or whose tensors are laid
+// out differently from ggml_mirror.h.
+#pragma once
+
+#include <string>
+
+#include "ggml_mirror.h"
+
+namespace guanaco {
+
+struct EngineApi {
+  void (*set_eval_callback)(Scheduler*, EvalCallback, void*) = nullptr;
+  int (*graph_compute_async)(Scheduler*, Graph*) = nullptr;
+  int (*graph_n_nodes)(Graph*) = nullptr;
+  Tensor* (*graph_node)(Graph*, int) = nullptr;
+  const char* (*op_name)(int32_t) = nullptr;
+  bool (*buffer_is_host)(void*) = nullptr;
+  void (*tensor_get)(const Tensor*, void*, size_t, size_t) = nullptr;
+  size_t tensor_bytes = 0;  // of the engine's whole struct, for copies
+  int32_t op_mul_mat_id = -1;
+  int32_t op_none = 0;
+
+  // Resolves everything from the library that holds `caller` and checks the layout. `own_compute` is our interposed
+  // function, which must not be taken for the engine's. One line of reason on failure.
+  bool load(const void* caller, const void* own_compute, const std::string& planned_engine, std::string* error);
+};
+
+}  // namespace guanaco

@@ -1,0 +1,209 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+
+namespace guanaco {
+
+namespace {
+
+constexpr size_t kMaxPlanBytes = 64u << 20;
+constexpr uint64_t kMaxOffset = uint64_t{1} << 50;
+
+bool parse_io(const std::string& text, IoMode* io) {
+  static const struct {
+    const char* name;
+    IoMode mode;
+  } kNames[] = {{"auto", IoMode::kAuto},
+                {"uring", IoMode::kUring},
+                {"threads", IoMode::kThreads},
+                {"buffered", IoMode::kBuffered},
+                {"pagecache", IoMode::kPageCache}};
+  for (const auto& entry : kNames) {
+    if (text == entry.name) {
+      *io = entry.mode;
+      return true;
+    }
+  }
+  return false;
+}
+
+// The rest of the line, for paths and names that may hold spaces.
+std::string rest_of(std::istringstream& in) {
+  std::string text;
+  std::getline(in >> std::ws, text);
+  return text;
+}
+
+bool parse_line(const std::string& key, std::istringstream& in, LoadPlan* plan) {
+  if (key == "io") {
+    std::string mode;
+    return (in >> mode) && parse_io(mode, &plan->io);
+  }
+  if (key == "io_threads") return static_cast<bool>(in >> plan->io_threads);
+  if (key == "queue_depth") return static_cast<bool>(in >> plan->queue_depth);
+  if (key == "read_chunk_bytes") return static_cast<bool>(in >> plan->read_chunk_bytes);
+  if (key == "staging_bytes") return static_cast<bool>(in >> plan->staging_bytes);
+  if (key == "batch_tokens") return static_cast<bool>(in >> plan->batch_tokens);
+  if (key == "testing") return static_cast<bool>(in >> plan->testing);
+  if (key == "manage") return static_cast<bool>(in >> plan->manage);
+  if (key == "policy") return static_cast<bool>(in >> plan->policy);
+  if (key == "stats") return !(plan->stats_path = rest_of(in)).empty();
+  if (key == "replay") return !(plan->replay_path = rest_of(in)).empty();
+  if (key == "engine") return !(plan->engine = rest_of(in)).empty();
+  if (key == "file") {
+    PlanFile file;
+    if (!(in >> file.device >> file.inode >> file.size_bytes >> file.mtime_ns)) return false;
+    file.path = rest_of(in);
+    plan->files.push_back(file);
+    return !file.path.empty();
+  }
+  if (key == "dense") {
+    DenseRange range;
+    if (!(in >> range.file >> range.offset >> range.nbytes)) return false;
+    plan->dense.push_back(range);
+    return true;
+  }
+  if (key == "class") {
+    SizeClass size_class;
+    size_t n_parts = 0;
+    if (!(in >> size_class.slots >> size_class.stride_bytes >> n_parts) || n_parts == 0 || n_parts > 8) return false;
+    for (size_t i = 0; i < n_parts; ++i) {
+      uint64_t offset = 0;
+      if (!(in >> offset)) return false;
+      size_class.part_offsets.push_back(offset);
+    }
+    plan->classes.push_back(size_class);
+    return true;
+  }
+  if (key == "group") {
+    ExpertGroup group;
+    if (!(in >> group.layer >> group.size_class >> group.n_expert >> group.expected)) return false;
+    plan->groups.push_back(group);
+    return true;
+  }
+  if (key == "part") {
+    ExpertPart part;
+    if (plan->groups.empty() || !(in >> part.role >> part.file >> part.offset >> part.slice_bytes)) return false;
+    part.tensor_name = rest_of(in);
+    plan->groups.back().parts.push_back(part);
+    return true;
+  }
+  return false;
+}
+
+bool in_file(const LoadPlan& plan, uint32_t file, uint64_t offset, uint64_t nbytes) {
+  return file < plan.files.size() && offset < kMaxOffset && nbytes > 0 && nbytes < kMaxOffset &&
+         offset + nbytes <= plan.files[file].size_bytes;
+}
+
+bool check_group(const LoadPlan& plan, const ExpertGroup& group, std::string* error) {
+  const std::string where = "expert group of layer " + std::to_string(group.layer);
+  if (group.size_class >= plan.classes.size() || group.n_expert == 0 || group.n_expert > 65536) {
+    *error = where + " has no size class or no experts";
+    return false;
+  }
+  const SizeClass& size_class = plan.classes[group.size_class];
+  if (group.parts.size() != size_class.part_offsets.size()) {
+    *error = where + " and its size class differ in the number of parts";
+    return false;
+  }
+  for (size_t i = 0; i < group.parts.size(); ++i) {
+    const ExpertPart& part = group.parts[i];
+    if (part.slice_bytes >= kMaxOffset || !in_file(plan, part.file, part.offset, part.slice_bytes * group.n_expert)) {
+      *error = where + ": " + part.tensor_name + " lies outside its file";
+      return false;
+    }
+    const uint64_t room_end = i + 1 < size_class.part_offsets.size() ? size_class.part_offsets[i + 1]
+                                                                     : size_class.stride_bytes;
+    const uint64_t begin = size_class.part_offsets[i];
+    if (begin % kPage != 0 || begin + page_ceil(part.slice_bytes) + kPage > room_end) {
+      *error = where + ": the slot has no room for " + part.tensor_name;
+      return false;
+    }
+  }
+  return true;
+}
+
+bool check(const LoadPlan& plan, std::string* error) {
+  if (plan.policy != "lru") {
+    *error = "policy '" + plan.policy + "' is not known to this library";
+    return false;
+  }
+  if (plan.files.empty() && plan.manage) {
+    *error = "no model file is named";
+    return false;
+  }
+  if (plan.queue_depth == 0 || plan.queue_depth > 4096 || plan.io_threads == 0 || plan.io_threads > 256 ||
+      plan.read_chunk_bytes < kPage || plan.read_chunk_bytes % kPage != 0) {
+    *error = "an I/O setting is out of range";
+    return false;
+  }
+  for (const DenseRange& range : plan.dense) {
+    if (!in_file(plan, range.file, range.offset, range.nbytes)) {
+      *error = "a dense range lies outside its file";
+      return false;
+    }
+  }
+  for (const SizeClass& size_class : plan.classes) {
+    if (size_class.slots == 0 || size_class.stride_bytes == 0 || size_class.stride_bytes % kPage != 0 ||
+        size_class.stride_bytes >= kMaxOffset) {
+      *error = "a size class has no slots or an unaligned stride";
+      return false;
+    }
+  }
+  for (const ExpertGroup& group : plan.groups) {
+    if (!check_group(plan, group, error)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+uint64_t LoadPlan::arena_bytes() const {
+  uint64_t total = 0;
+  for (const SizeClass& size_class : classes) total += size_class.slots * size_class.stride_bytes;
+  return total;
+}
+
+bool parse_plan(const std::string& text, LoadPlan* plan, std::string* error) {
+  std::istringstream lines(text);
+  std::string line;
+  if (!std::getline(lines, line) || line != "guanaco-plan 1") {
+    *error = "not a plan of version 1";
+    return false;
+  }
+  size_t number = 1;
+  while (std::getline(lines, line)) {
+    ++number;
+    std::istringstream in(line);
+    std::string key;
+    if (!(in >> key)) continue;
+    if (!parse_line(key, in, plan)) {
+      *error = "line " + std::to_string(number) + ": cannot read '" + line.substr(0, 80) + "'";
+      return false;
+    }
+  }
+  return check(*plan, error);
+}
+
+bool read_plan(const char* path, LoadPlan* plan, std::string* error) {
+  std::FILE* file = std::fopen(path, "re");
+  if (file == nullptr) {
+    *error = std::string("cannot open the plan ") + path;
+    return false;
+  }
+  std::string text;
+  char buffer[65536];
+  size_t got = 0;
+  while ((got = std::fread(buffer, 1, sizeof buffer, file)) > 0 && text.size() <= kMaxPlanBytes) text.append(buffer, got);
+  std::fclose(file);
+  if (text.size() > kMaxPlanBytes) {
+    *error = "the plan is too large";
+    return false;
+  }
+  return parse_plan(text, plan, error);
+}
+
+}  // namespace guanaco

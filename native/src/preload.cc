@@ -1,0 +1,131 @@
+// The names this library puts in front of the engine's and the C library's when it is preloaded.
+//
+// Owns: nothing but the forwarding. Without a plan in the environment every function does what the original does.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+
+#include "guanaco/guanaco.h"
+#include "runtime.h"
+
+using guanaco::EvalCallback;
+using guanaco::Graph;
+using guanaco::Runtime;
+using guanaco::Scheduler;
+
+namespace {
+
+std::atomic<Runtime*> g_runtime{nullptr};
+
+Runtime* runtime() { return g_runtime.load(std::memory_order_acquire); }
+
+__attribute__((constructor)) void start() {
+  const char* plan = getenv("GUANACO_PLAN");
+  if (plan == nullptr || *plan == 0) return;
+  g_runtime.store(Runtime::start(plan), std::memory_order_release);
+  // Children of the engine must not inherit the plan.
+  unsetenv("LD_PRELOAD");
+  unsetenv("GUANACO_PLAN");
+}
+
+template <typename Function>
+Function next(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+}
+
+// The engine's own function when no plan is in force: found in the library that called us.
+void* engine_function(const void* caller, const char* name, const void* own) {
+  Dl_info info{};
+  if (dladdr(caller, &info) != 0 && info.dli_fname != nullptr) {
+    void* library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    if (library != nullptr) {
+      void* found = dlsym(library, name);
+      dlclose(library);
+      if (found != nullptr && found != own) return found;
+    }
+  }
+  return dlsym(RTLD_NEXT, name);
+}
+
+}  // namespace
+
+extern "C" {
+
+GUANACO_API int ggml_backend_sched_graph_compute_async(Scheduler* scheduler, Graph* graph) {
+  const void* caller = __builtin_return_address(0);
+  const void* own = reinterpret_cast<const void*>(&ggml_backend_sched_graph_compute_async);
+  if (Runtime* active = runtime()) return active->compute(scheduler, graph, caller, own);
+  using Compute = int (*)(Scheduler*, Graph*);
+  static const Compute real =
+      reinterpret_cast<Compute>(engine_function(caller, "ggml_backend_sched_graph_compute_async", own));
+  return real(scheduler, graph);
+}
+
+GUANACO_API void ggml_backend_sched_set_eval_callback(Scheduler* scheduler, EvalCallback callback, void* user_data) {
+  const void* caller = __builtin_return_address(0);
+  using Setter = void (*)(Scheduler*, EvalCallback, void*);
+  if (Runtime* active = runtime()) {
+    active->remember_callback(scheduler, {callback, user_data});
+    const void* own = reinterpret_cast<const void*>(&ggml_backend_sched_graph_compute_async);
+    const Setter setter = active->engine_setter(caller, own);
+    if (setter != nullptr) setter(scheduler, callback, user_data);
+    return;
+  }
+  static const Setter real = reinterpret_cast<Setter>(
+      engine_function(caller, "ggml_backend_sched_set_eval_callback",
+                      reinterpret_cast<const void*>(&ggml_backend_sched_set_eval_callback)));
+  real(scheduler, callback, user_data);
+}
+
+GUANACO_API void* mmap64(void* address, size_t nbytes, int protection, int flags, int fd, off64_t offset) {
+  Runtime* active = runtime();
+  const bool whole = active != nullptr && active->manages() && fd >= 0 && offset == 0 && address == nullptr &&
+                     (flags & (MAP_SHARED | MAP_PRIVATE | MAP_FIXED)) == MAP_SHARED && protection == PROT_READ;
+  const int file = whole ? active->planned_file(fd) : -1;
+  if (file < 0) return guanaco::raw_mmap(address, nbytes, protection, flags, fd, offset);
+  // The engine asks for the whole file to be read at once; only the dense part will be.
+  void* base = guanaco::raw_mmap(address, nbytes, protection, flags & ~MAP_POPULATE, fd, offset);
+  if (base == MAP_FAILED) return base;
+  if (!active->mapped(file, static_cast<char*>(base), nbytes)) {
+    guanaco::raw_munmap(base, nbytes);
+    errno = EIO;
+    return MAP_FAILED;
+  }
+  return base;
+}
+
+GUANACO_API void* mmap(void* address, size_t nbytes, int protection, int flags, int fd, off_t offset) {
+  return mmap64(address, nbytes, protection, flags, fd, offset);
+}
+
+GUANACO_API int munmap(void* address, size_t nbytes) {
+  if (Runtime* active = runtime()) active->unmapped(address, nbytes);
+  return guanaco::raw_munmap(address, nbytes);
+}
+
+GUANACO_API int posix_madvise(void* address, size_t nbytes, int advice) {
+  Runtime* active = runtime();
+  if (active != nullptr && active->covers(address)) return 0;  // the plan decides what is read
+  static const auto real = next<int (*)(void*, size_t, int)>("posix_madvise");
+  return real(address, nbytes, advice);
+}
+
+GUANACO_API int guanaco_abi_version(void) { return GUANACO_ABI_VERSION; }
+
+GUANACO_API int guanaco_has_uring(void) {
+#ifdef GUANACO_HAVE_URING
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+GUANACO_API unsigned long guanaco_stats_bytes(void) { return sizeof(guanaco::StatsBlock); }
+
+}  // extern "C"

@@ -1,0 +1,59 @@
+#include "replay.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace guanaco {
+
+bool Replay::open(const std::string& path, std::string* error) {
+  std::FILE* file = std::fopen(path.c_str(), "re");
+  uint32_t header[6] = {};
+  bool good = file != nullptr && std::fread(header, sizeof header, 1, file) == 1 &&
+              std::memcmp(header, "GNRP", 4) == 0 && header[1] == 1;
+  n_layer_ = header[2];
+  n_expert_ = header[3];
+  top_k_ = header[4];
+  n_tokens_ = header[5];
+  const uint64_t count = uint64_t{n_layer_} * top_k_ * n_tokens_;
+  good = good && count > 0 && count < (uint64_t{1} << 31) && n_expert_ <= 32767;
+  if (good) {
+    ids_.resize(count);
+    good = std::fread(ids_.data(), sizeof(int16_t), count, file) == count &&
+           std::all_of(ids_.begin(), ids_.end(),
+                       [this](int16_t id) { return id >= 0 && static_cast<uint32_t>(id) < n_expert_; });
+  }
+  if (file != nullptr) std::fclose(file);
+  if (!good) {
+    ids_.clear();
+    *error = path + " is not a replay file";
+  }
+  return good;
+}
+
+void Replay::overwrite(const EngineApi& api, Stats* stats, uint32_t ordinal, int64_t n_tokens, Tensor* ids) {
+  if ((*stats)->replay_on == 0 || ordinal >= n_layer_ || ids->data == nullptr) return;
+  void* buffer = ids->buffer != nullptr || ids->view_src == nullptr ? ids->buffer : ids->view_src->buffer;
+  if (buffer != nullptr && !api.buffer_is_host(buffer)) return;
+  const uint64_t position = (*stats)->replay_position;
+  const int64_t first = n_tokens - ids->ne[1];
+  for (int64_t row = 0; row < ids->ne[1]; ++row) {
+    const uint64_t token = position + static_cast<uint64_t>(first + row);
+    if (token >= n_tokens_) {
+      (*stats)->replay_exhausted = 1;
+      return;
+    }
+    const int16_t* source = &ids_[(token * n_layer_ + ordinal) * top_k_];
+    char* target = static_cast<char*>(ids->data) + static_cast<size_t>(row) * ids->nb[1];
+    for (int64_t k = 0; k < ids->ne[0] && k < static_cast<int64_t>(top_k_); ++k) {
+      const int32_t id = source[k];
+      std::memcpy(target + static_cast<size_t>(k) * ids->nb[0], &id, sizeof id);
+    }
+  }
+}
+
+void Replay::advance(Stats* stats, int64_t n_tokens) {
+  if ((*stats)->replay_on != 0) (*stats)->replay_position += static_cast<uint64_t>(n_tokens);
+}
+
+}  // namespace guanaco

@@ -1,0 +1,97 @@
+#include "runtime.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "log.h"
+
+namespace guanaco {
+
+Runtime* Runtime::start(const char* plan_path) {
+  LoadPlan plan;
+  std::string error;
+  if (!read_plan(plan_path, &plan, &error)) {
+    GUANACO_LOG("error: the load plan cannot be used: %s", error.c_str());
+    _exit(78);
+  }
+  return new Runtime(std::move(plan));  // lives as long as the process: hooks may run during exit
+}
+
+Runtime::Runtime(LoadPlan plan) : plan_(std::move(plan)), stats_(plan_.stats_path), mappings_(plan_, &stats_) {
+  for (const DenseRange& range : plan_.dense) stats_->dense_bytes_total += range.nbytes;
+  std::string error;
+  if (!plan_.replay_path.empty() && !replay_.open(plan_.replay_path, &error)) stats_.fail_load(error);
+}
+
+bool Runtime::prepare() {
+  if (prepared_) return true;
+  std::string error;
+  if (!open_files(plan_, &files_, &error) || !select_io(plan_, files_, &io_, &error)) {
+    stats_.fail_load(error);
+    return false;
+  }
+  stats_->io_mode = static_cast<uint64_t>(io_.mode);
+  if (io_.mode != IoMode::kPageCache) {
+    store_ = std::make_unique<Store>(plan_, files_, io_.backend.get(), &stats_);
+    if (!store_->allocate(&error)) {
+      stats_.fail_load(error);
+      return false;
+    }
+  }
+  prepared_ = true;
+  return true;
+}
+
+bool Runtime::mapped(int file, char* base, size_t nbytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  stats_->state = static_cast<uint64_t>(LoadState::kLoadingDense);
+  if (!prepare()) return false;
+  std::string error;
+  if (!mappings_.adopt(file, base, nbytes, files_, io_.backend.get(), &error)) {
+    stats_.fail_load(error);
+    return false;
+  }
+  // The header was read through the page cache; nobody needs it again.
+  posix_fadvise(files_.fds[static_cast<size_t>(file)], 0, 0, POSIX_FADV_DONTNEED);
+  stats_->state = static_cast<uint64_t>(LoadState::kReady);
+  return true;
+}
+
+void Runtime::remember_callback(Scheduler* scheduler, UserCallback callback) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  callbacks_[scheduler] = callback;
+}
+
+bool Runtime::load_engine(const void* caller, const void* own_compute) {
+  if (engine_ != Engine::kUnknown) return engine_ == Engine::kGood;
+  std::string error;
+  if (!api_.load(caller, own_compute, plan_.engine, &error)) {
+    engine_ = Engine::kBad;
+    stats_.fail_load(error);
+    return false;
+  }
+  engine_ = Engine::kGood;
+  seam_ = std::make_unique<Seam>(plan_, api_, mappings_, &stats_, &replay_);
+  return true;
+}
+
+decltype(EngineApi::set_eval_callback) Runtime::engine_setter(const void* caller, const void* own_compute) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return load_engine(caller, own_compute) ? api_.set_eval_callback : nullptr;
+}
+
+int Runtime::compute(Scheduler* scheduler, Graph* graph, const void* caller, const void* own_compute) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!load_engine(caller, own_compute)) return kStatusFailed;
+  if (prepared_ && io_.mode == IoMode::kPageCache && pagecache_ == nullptr) {
+    pagecache_ = std::make_unique<PageCacheStore>(plan_, files_, mappings_, &stats_);
+  }
+  seam_->use_store(store_.get());
+  seam_->use_pagecache(pagecache_.get());
+  const auto user = callbacks_.find(scheduler);
+  return seam_->compute(scheduler, graph, user == callbacks_.end() ? UserCallback{} : user->second);
+}
+
+}  // namespace guanaco

@@ -1,0 +1,60 @@
+// One per process: the plan in force and everything made from it, from the first mapping to the end.
+//
+// Owns: the lifetime and the lock. The interposed functions in preload.cc are its only callers.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "engine_api.h"
+#include "io.h"
+#include "mapping.h"
+#include "pagecache.h"
+#include "plan.h"
+#include "replay.h"
+#include "seam.h"
+#include "stats.h"
+#include "store.h"
+
+namespace guanaco {
+
+class Runtime {
+ public:
+  // Null when the environment names no plan. A plan that cannot be read ends the process with a clear line.
+  static Runtime* start(const char* plan_path);
+
+  int planned_file(int fd) const { return mappings_.planned_file(fd); }
+  // A planned file was mapped whole at `base`. False: the load cannot go on, the reason is in the stats.
+  bool mapped(int file, char* base, size_t nbytes);
+  void unmapped(const void* address, size_t nbytes) { mappings_.unmapped(static_cast<const char*>(address), nbytes); }
+  bool covers(const void* address) const { return mappings_.contains(address); }
+  bool manages() const { return plan_.manage; }
+
+  void remember_callback(Scheduler* scheduler, UserCallback callback);
+  int compute(Scheduler* scheduler, Graph* graph, const void* caller, const void* own_compute);
+  // The engine's setter, resolved from the library of `caller`; null when the engine is not usable.
+  decltype(EngineApi::set_eval_callback) engine_setter(const void* caller, const void* own_compute);
+
+ private:
+  explicit Runtime(LoadPlan plan);
+  bool prepare();
+  bool load_engine(const void* caller, const void* own_compute);
+
+  const LoadPlan plan_;
+  Stats stats_;
+  Mappings mappings_;
+  EngineApi api_;
+  Replay replay_;
+  OpenFiles files_;
+  SelectedIo io_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<PageCacheStore> pagecache_;
+  std::unique_ptr<Seam> seam_;
+  std::mutex mutex_;  // one graph at a time: contexts of a process share the store
+  std::unordered_map<Scheduler*, UserCallback> callbacks_;
+  enum class Engine { kUnknown, kGood, kBad } engine_ = Engine::kUnknown;
+  bool prepared_ = false;
+};
+
+}  // namespace guanaco

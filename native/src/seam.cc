@@ -1,0 +1,279 @@
+#include "seam.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace guanaco {
+
+namespace {
+
+constexpr size_t kCachedGraphs = 8;
+
+Tensor* as_tensor(const std::unique_ptr<char[]>& bytes) { return reinterpret_cast<Tensor*>(bytes.get()); }
+
+uint32_t total_slots(const LoadPlan& plan) {
+  uint32_t total = 0;
+  for (const SizeClass& size_class : plan.classes) total += size_class.slots;
+  return total;
+}
+
+}  // namespace
+
+Seam::Seam(const LoadPlan& plan, const EngineApi& api, const Mappings& mappings, Stats* stats, Replay* replay)
+    : plan_(plan), api_(api), mappings_(mappings), stats_(stats), replay_(replay), index_(plan),
+      bound_(plan.groups.size(), 0) {
+  uint32_t most_experts = 0;
+  uint64_t expected = 0;
+  for (const ExpertGroup& group : plan.groups) {
+    most_experts = std::max(most_experts, group.n_expert);
+    expected += group.expected ? 1 : 0;
+  }
+  stamp_.assign(most_experts, 0);
+  (*stats)->groups_expected = expected;
+  // The last tokens of a prompt are what decoding goes on from: as many as half the slots can hold.
+  const uint64_t per_token = plan.groups.empty() ? 1 : plan.groups.size() * 8;
+  tail_tokens_ = static_cast<uint32_t>(std::clamp<uint64_t>(total_slots(plan) / (2 * per_token), 1, 16));
+}
+
+GraphPlan& Seam::plan_for(Graph* graph) {
+  for (size_t i = 0; i < plans_.size(); ++i) {
+    if (plans_[i]->graph != graph) continue;
+    std::rotate(plans_.begin(), plans_.begin() + static_cast<long>(i), plans_.begin() + static_cast<long>(i) + 1);
+    if (!still_valid(api_, *plans_[0], graph)) build_graph_plan(plan_, api_, mappings_, index_, graph, plans_[0].get());
+    return *plans_[0];
+  }
+  if (plans_.size() >= kCachedGraphs) plans_.pop_back();
+  plans_.insert(plans_.begin(), std::make_unique<GraphPlan>());
+  build_graph_plan(plan_, api_, mappings_, index_, graph, plans_[0].get());
+  return *plans_[0];
+}
+
+int Seam::compute(Scheduler* scheduler, Graph* graph, const UserCallback& user) {
+  GraphPlan& plan = plan_for(graph);
+  add((*stats_)->unmanaged, plan.unmanaged);
+  if (plan.bindings.empty()) return api_.graph_compute_async(scheduler, graph);
+  current_ = &plan;
+  user_ = user;
+  cursor_ = matched_begin_ = 0;
+  failed_ = false;
+  int64_t n_tokens = 0;
+  for (Binding& binding : plan.bindings) {
+    binding.served = false;
+    n_tokens = std::max(n_tokens, binding.ids->ne[1]);
+  }
+  api_.set_eval_callback(scheduler, &Seam::trampoline, this);
+  const int status = api_.graph_compute_async(scheduler, graph);
+  api_.set_eval_callback(scheduler, user.function, user.user_data);
+  put_back();
+  current_ = nullptr;
+  add((*stats_)->graphs, 1);
+  add((*stats_)->tokens, static_cast<uint64_t>(n_tokens));
+  if (replay_->is_open()) replay_->advance(stats_, n_tokens);
+  return failed_ ? kStatusFailed : status;
+}
+
+bool Seam::trampoline(Tensor* tensor, bool ask, void* self) {
+  Seam* seam = static_cast<Seam*>(self);
+  return ask ? seam->on_ask(tensor) : seam->on_computed(tensor);
+}
+
+bool Seam::on_ask(Tensor* tensor) {
+  bool need = failed_;
+  const std::vector<Event>& events = current_->events;
+  matched_begin_ = cursor_;
+  for (; cursor_ < events.size() && events[cursor_].node == tensor; ++cursor_) {
+    Binding& binding = current_->bindings[events[cursor_].binding];
+    switch (events[cursor_].kind) {
+      case EventKind::kIds:
+        need = true;
+        break;
+      case EventKind::kUse:
+        if (binding.ids_index < 0 && !binding.served && !failed_) serve(&binding);
+        bind(&binding, &binding.uses[events[cursor_].use]);
+        break;
+      case EventKind::kWait:
+        need = need || (binding.lease.active && !store_->arrived(binding.lease, binding.uses[events[cursor_].use].part));
+        break;
+    }
+  }
+  user_asked_ = user_.function != nullptr && user_.function(tensor, true, user_.user_data);
+  return need || user_asked_;
+}
+
+bool Seam::on_computed(Tensor* tensor) {
+  const std::vector<Event>& events = current_->events;
+  for (size_t i = matched_begin_; i < cursor_ && !failed_; ++i) {
+    if (events[i].node != tensor) continue;
+    Binding& binding = current_->bindings[events[i].binding];
+    if (events[i].kind == EventKind::kIds) {
+      release_before(events[i].node_index);
+      serve(&binding);
+    } else if (events[i].kind == EventKind::kWait && binding.lease.active) {
+      if (!store_->wait(&binding.lease, binding.uses[events[i].use].part)) fail(store_->take_error());
+    }
+  }
+  if (failed_) return false;
+  return !user_asked_ || user_.function(tensor, false, user_.user_data);
+}
+
+bool Seam::fail(const std::string& message) {
+  failed_ = true;
+  (*stats_).set_error(message);
+  return false;
+}
+
+bool Seam::read_ids(const Tensor* ids, std::vector<int32_t>* rows) const {
+  const size_t n = static_cast<size_t>(ids->ne[0]), n_rows = static_cast<size_t>(ids->ne[1]);
+  rows->resize(n * n_rows);
+  if (rows->empty()) return true;
+  void* buffer = ids->buffer != nullptr || ids->view_src == nullptr ? ids->buffer : ids->view_src->buffer;
+  const char* data = static_cast<const char*>(ids->data);
+  std::vector<char> copy;
+  if (buffer != nullptr && !api_.buffer_is_host(buffer)) {
+    copy.resize((n_rows - 1) * ids->nb[1] + (n - 1) * ids->nb[0] + sizeof(int32_t));
+    api_.tensor_get(ids, copy.data(), 0, copy.size());
+    data = copy.data();
+  }
+  if (data == nullptr) return false;
+  for (size_t row = 0; row < n_rows; ++row) {
+    for (size_t k = 0; k < n; ++k) {
+      std::memcpy(&(*rows)[row * n + k], data + row * ids->nb[1] + k * ids->nb[0], sizeof(int32_t));
+    }
+  }
+  return true;
+}
+
+// The distinct experts of a selection. In a large batch those of the last tokens come last; returns how many come
+// before them.
+size_t Seam::distinct(const Binding& binding, const std::vector<int32_t>& rows, std::vector<int32_t>* experts) {
+  experts->clear();
+  const int64_t n_rows = binding.ids->ne[1];
+  const size_t n = static_cast<size_t>(binding.ids->ne[0]);
+  const bool is_batch = n_rows > static_cast<int64_t>(plan_.batch_tokens);
+  const size_t tail_begin =
+      is_batch ? static_cast<size_t>(n_rows - std::min<int64_t>(n_rows, tail_tokens_)) * n : 0;
+  // Walk the tail first so that its experts are not taken for the batch's, then turn the list round.
+  ++epoch_;
+  for (size_t i = tail_begin; i < rows.size(); ++i) {
+    const size_t expert = static_cast<size_t>(rows[i]);
+    if (stamp_[expert] != epoch_) experts->push_back(rows[i]);
+    stamp_[expert] = epoch_;
+  }
+  const size_t n_tail = experts->size();
+  for (size_t i = 0; i < tail_begin; ++i) {
+    const size_t expert = static_cast<size_t>(rows[i]);
+    if (stamp_[expert] != epoch_) experts->push_back(rows[i]);
+    stamp_[expert] = epoch_;
+  }
+  std::rotate(experts->begin(), experts->begin() + static_cast<long>(n_tail), experts->end());
+  return experts->size() - n_tail;
+}
+
+bool Seam::serve(Binding* binding) {
+  binding->served = true;
+  const ExpertGroup& group = plan_.groups[binding->group];
+  if (replay_->is_open()) {
+    int64_t n_tokens = 0;
+    for (const Binding& other : current_->bindings) n_tokens = std::max(n_tokens, other.ids->ne[1]);
+    replay_->overwrite(api_, stats_, static_cast<uint32_t>(binding - current_->bindings.data()), n_tokens,
+                       binding->ids);
+  }
+  if (!read_ids(binding->ids, &rows_) || std::any_of(rows_.begin(), rows_.end(), [&](int32_t id) {
+        return id < 0 || id >= static_cast<int32_t>(group.n_expert);
+      })) {
+    add((*stats_)->unmanaged, binding->uses.size());
+    return false;
+  }
+  const size_t n_transient = distinct(*binding, rows_, &experts_);
+  if (pagecache_ != nullptr) {
+    if (!pagecache_->serve(binding->group, experts_, n_transient)) add((*stats_)->unmanaged, binding->uses.size());
+    for (const PartUse& use : binding->uses) mark_bound(binding->group, use.part);
+    return true;
+  }
+  if (store_ == nullptr) return true;
+  binding->lease.experts = experts_;
+  if (!store_->acquire(binding->group, binding->part_order, n_transient, &binding->lease)) {
+    add((*stats_)->unmanaged, binding->uses.size());
+    return false;
+  }
+  write_slot_ids(binding, rows_);
+  if (!store_->wait(&binding->lease, binding->part_order[0])) return fail(store_->take_error());
+  return true;
+}
+
+void Seam::write_slot_ids(Binding* binding, const std::vector<int32_t>& rows) {
+  const std::vector<uint32_t>& slots = binding->lease.slots;
+  if (slots.empty()) {
+    binding->lowest_slot = binding->highest_slot = 0;
+  } else {
+    binding->lowest_slot = *std::min_element(slots.begin(), slots.end());
+    binding->highest_slot = *std::max_element(slots.begin(), slots.end());
+  }
+  const int32_t base = static_cast<int32_t>(binding->lowest_slot);
+  binding->id_buffer.resize(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    binding->id_buffer[i] = store_->slot_of(binding->group, rows[i]) - base;
+  }
+  if (plan_.testing && (*stats_)->mutation == 1) {
+    const int32_t span = static_cast<int32_t>(binding->highest_slot) - base + 1;
+    for (int32_t& id : binding->id_buffer) id = (id + 1) % span;
+  }
+  if (plan_.testing && (*stats_)->mutation == 2 && slots.size() > 1) {
+    const int32_t a = static_cast<int32_t>(slots[0]) - base, b = static_cast<int32_t>(slots[1]) - base;
+    for (int32_t& id : binding->id_buffer) id = id == a ? b : id == b ? a : id;
+  }
+  Tensor* shadow = as_tensor(binding->ids_shadow);
+  std::memcpy(static_cast<void*>(shadow), binding->ids, api_.tensor_bytes);
+  shadow->op = api_.op_none;
+  std::fill(std::begin(shadow->src), std::end(shadow->src), nullptr);
+  shadow->view_src = nullptr;
+  shadow->view_offs = 0;
+  shadow->nb[0] = sizeof(int32_t);
+  shadow->nb[1] = sizeof(int32_t) * static_cast<size_t>(shadow->ne[0]);
+  shadow->nb[2] = shadow->nb[3] = shadow->nb[1] * static_cast<size_t>(shadow->ne[1]);
+  shadow->data = binding->id_buffer.data();
+}
+
+void Seam::bind(Binding* binding, PartUse* use) {
+  // Not served: left on the file mapping, which stays right.
+  if (failed_ || !binding->lease.active) return;
+  if (!store_->wait(&binding->lease, use->part)) {
+    fail(store_->take_error());
+    return;
+  }
+  const uint64_t stride = store_->stride_bytes(binding->group);
+  Tensor* shadow = as_tensor(use->shadow);
+  std::memcpy(static_cast<void*>(shadow), use->weights, api_.tensor_bytes);
+  shadow->ne[2] = static_cast<int64_t>(binding->highest_slot - binding->lowest_slot) + 1;
+  shadow->nb[2] = stride;
+  shadow->nb[3] = stride * static_cast<size_t>(shadow->ne[2]);
+  shadow->data = store_->part_base(binding->group, use->part) + binding->lowest_slot * stride + use->delta;
+  use->node->src[0] = shadow;
+  use->node->src[2] = as_tensor(binding->ids_shadow);
+  mark_bound(binding->group, use->part);
+}
+
+void Seam::mark_bound(uint32_t group, uint32_t part) {
+  const uint32_t all = (1u << plan_.groups[group].parts.size()) - 1;
+  if (bound_[group] == all) return;
+  bound_[group] |= 1u << part;
+  if (bound_[group] == all && plan_.groups[group].expected) add((*stats_)->groups_bound, 1);
+}
+
+void Seam::release_before(int node_index) {
+  for (Binding& binding : current_->bindings) {
+    if (binding.lease.active && binding.uses.back().node_index <= node_index) store_->release(&binding.lease);
+  }
+}
+
+void Seam::put_back() {
+  for (Binding& binding : current_->bindings) {
+    if (binding.lease.active) store_->release(&binding.lease);
+    for (const PartUse& use : binding.uses) {
+      use.node->src[0] = use.weights;
+      use.node->src[2] = use.ids;
+    }
+  }
+}
+
+}  // namespace guanaco

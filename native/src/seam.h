@@ -1,0 +1,70 @@
+// The seam: runs one graph of the engine with its expert products bound to slots.
+//
+// Owns: the order of events inside a graph (ask, compute, serve, bind, put back). Leaves residency to the store.
+// Refuses to go on after a read failed: the graph then reports failure and the engine fails the requests in it.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "graph_plan.h"
+#include "pagecache.h"
+#include "replay.h"
+
+namespace guanaco {
+
+struct UserCallback {
+  EvalCallback function = nullptr;
+  void* user_data = nullptr;
+};
+
+class Seam {
+ public:
+  Seam(const LoadPlan& plan, const EngineApi& api, const Mappings& mappings, Stats* stats, Replay* replay);
+
+  void use_store(Store* store) { store_ = store; }
+  void use_pagecache(PageCacheStore* pagecache) { pagecache_ = pagecache; }
+
+  // Runs `graph`, by the engine's own function, and returns its status.
+  int compute(Scheduler* scheduler, Graph* graph, const UserCallback& user);
+
+ private:
+  static bool trampoline(Tensor* tensor, bool ask, void* self);
+  bool on_ask(Tensor* tensor);
+  bool on_computed(Tensor* tensor);
+  bool serve(Binding* binding);
+  bool read_ids(const Tensor* ids, std::vector<int32_t>* rows) const;
+  size_t distinct(const Binding& binding, const std::vector<int32_t>& rows, std::vector<int32_t>* experts);
+  void write_slot_ids(Binding* binding, const std::vector<int32_t>& rows);
+  void bind(Binding* binding, PartUse* use);
+  void mark_bound(uint32_t group, uint32_t part);
+  void release_before(int node_index);
+  void put_back();
+  bool fail(const std::string& message);
+  GraphPlan& plan_for(Graph* graph);
+
+  const LoadPlan& plan_;
+  const EngineApi& api_;
+  const Mappings& mappings_;
+  Stats* const stats_;
+  Replay* const replay_;
+  Store* store_ = nullptr;
+  PageCacheStore* pagecache_ = nullptr;
+  PartIndex index_;
+  std::vector<std::unique_ptr<GraphPlan>> plans_;  // most recent first
+  std::vector<uint32_t> bound_;                    // [group] bit per part
+  std::vector<uint32_t> stamp_;                    // [expert] last selection that named it
+  uint32_t epoch_ = 0;
+  uint32_t tail_tokens_ = 1;
+
+  // Of the graph that is running.
+  GraphPlan* current_ = nullptr;
+  UserCallback user_;
+  bool user_asked_ = false;
+  size_t cursor_ = 0, matched_begin_ = 0;
+  bool failed_ = false;
+  std::vector<int32_t> rows_, experts_;
+};
+
+}  // namespace guanaco
