@@ -1,8 +1,8 @@
 """llama.cpp's C interface through ctypes: load a GGUF, decode tokens, read logits exactly.
 
-Owns the calls the exactness gates need, on the very library of the pinned ``xllamacpp`` wheel but without its
-Python module, so that a preloaded ``libguanaco.so`` sees the same calls as in the worker. Leaves the struct
-layouts to ``capi_structs``. Refuses an engine whose layouts have moved.
+Owns the calls the exactness gates need, on the very library of the pinned ``xllamacpp`` wheel but without
+its Python module, so that a preloaded ``libguanaco.so`` sees the same calls as in the worker. Leaves the
+struct layouts to ``capi_structs``. Refuses an engine whose layouts have moved.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ class Model:
     def decode(self, tokens: Sequence[int], *, all_rows: bool = False) -> Logits:
         """Append tokens to the sequence; the logits of the last one, or a row for each with ``all_rows``.
 
-        A prompt longer than ``n_batch`` is fed in pieces of it, as the server does. Compare runs only with the
-        same ``all_rows``: the last layer's kernels differ with the number of rows asked for.
+        A prompt longer than ``n_batch`` is fed in pieces of it, as the server does. Compare runs only with
+        the same ``all_rows``: the last layer's kernels differ with the number of rows asked for.
         """
         rows: list[Logits] = []
         for start in range(0, len(tokens), self.n_batch):

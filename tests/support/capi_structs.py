@@ -1,8 +1,8 @@
 """Memory layouts of llama.cpp's public parameter structs, and the check that they have not moved.
 
-Owns the ctypes mirrors of ``llama_model_params``, ``llama_context_params`` and ``llama_batch`` for the pinned
-engine. Leaves loading and calling to ``capi``. Refuses an engine whose defaults or struct sizes differ: a
-field that has moved would otherwise change a test's meaning without a word.
+Owns the ctypes mirrors of ``llama_model_params``, ``llama_context_params`` and ``llama_batch`` for the
+pinned engine. Leaves loading and calling to ``capi``. Refuses an engine whose defaults or struct sizes
+differ: a field that has moved would otherwise change a test's meaning without a word.
 """
 
 from __future__ import annotations
