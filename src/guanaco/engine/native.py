@@ -1,0 +1,183 @@
+"""The thin Python side of libguanaco.so: the plan file it reads and the counters it writes.
+
+Owns: the text of a plan and the layout of the shared counters (both checked against the library's
+ABI version). Leaves deciding to the planner and running to the library. Refuses a library of another ABI.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from guanaco.errors import EngineError
+from guanaco.model.map import ModelMap
+from guanaco.planner.plan import Plan
+
+ABI_VERSION = 1
+PLAN_VARIABLE = "GUANACO_PLAN"
+LIBRARY_VARIABLE = "GUANACO_LIBRARY"
+
+_MAGIC = 0x314154534E475547
+_ERROR_BYTES = 1024
+# The 64-bit words of StatsBlock in native/src/stats.h, in order, around the error text.
+_WORDS = (
+    "magic", "version", "state", "io_mode", "arena_bytes", "slots", "dense_bytes_total",
+    "dense_bytes_read", "groups_expected", "groups_bound", "accesses", "hits", "misses", "bytes_read",
+    "evictions", "prefetch_calls", "unmanaged", "read_errors", "read_retries", "wait_ns", "graphs", "tokens",
+    "error_length",
+)  # fmt: skip
+_CONTROLS = ("replay_on", "replay_position", "replay_exhausted", "fail_reads", "mutation")
+_RESERVED_WORDS = 16
+_CONTROLS_OFFSET = 8 * len(_WORDS) + _ERROR_BYTES
+STATS_BYTES = _CONTROLS_OFFSET + 8 * (len(_CONTROLS) + _RESERVED_WORDS)
+
+_STATES = ("idle", "loading", "ready", "failed")
+_IO_MODES = (None, "io_uring, O_DIRECT", "threads, O_DIRECT", "threads, buffered", "page cache")
+
+
+@dataclass(frozen=True)
+class NativeStats:
+    """A snapshot of the library's counters. Accesses count distinct experts per layer and batch."""
+
+    state: str
+    io_mode: str | None  # None until the library chose one
+    arena_bytes: int
+    slots: int
+    dense_bytes_total: int
+    dense_bytes_read: int
+    groups_expected: int
+    groups_bound: int
+    accesses: int
+    hits: int
+    misses: int
+    bytes_read: int
+    evictions: int
+    prefetch_calls: int
+    unmanaged: int
+    read_errors: int
+    read_retries: int
+    wait_s: float
+    graphs: int
+    tokens: int
+    replay_exhausted: bool
+    last_error: str
+
+
+def library_path() -> Path:
+    """The built library: beside the package, or where ``GUANACO_LIBRARY`` says (development and tests).
+
+    Raises EngineError when there is none that can be opened, or it has another ABI.
+    """
+    override = os.environ.get(LIBRARY_VARIABLE)
+    path = Path(override) if override else Path(__file__).resolve().parent.parent / "libguanaco.so"
+    if not path.is_file():
+        raise EngineError(
+            f"the native library {path} is missing; install guanaco-llm again, or load with --load-mode mmap"
+        )
+    try:
+        library = ctypes.CDLL(str(path))
+        version = int(library.guanaco_abi_version())
+        library.guanaco_stats_bytes.restype = ctypes.c_ulong
+        stats_bytes = int(library.guanaco_stats_bytes())
+    except (OSError, AttributeError) as problem:
+        raise EngineError(
+            f"the native library {path} cannot be loaded ({problem}); install guanaco-llm again, "
+            "or load with --load-mode mmap"
+        ) from None
+    if version != ABI_VERSION or stats_bytes != STATS_BYTES:
+        raise EngineError(
+            f"the native library {path} has ABI {version} and this guanaco needs ABI {ABI_VERSION}; "
+            "install guanaco-llm again"
+        )
+    return path
+
+
+def has_uring() -> bool:
+    """True when the library was built with io_uring."""
+    return bool(ctypes.CDLL(str(library_path())).guanaco_has_uring())
+
+
+def plan_text(
+    model: ModelMap,
+    plan: Plan,
+    io: str,
+    stats_path: Path,
+    *,
+    engine: str = "",
+    replay_path: Path | None = None,
+    testing: bool = False,
+    manage: bool = True,
+    policy: str = "lru",
+) -> str:
+    """The plan file's text. ``manage=False`` writes one that only replays routing."""
+    lines = [
+        "guanaco-plan 1",
+        f"io {io}",
+        f"policy {policy}",
+        f"staging_bytes {plan.parts.staging_bytes}",
+        f"testing {int(testing)}",
+        f"manage {int(manage)}",
+        f"stats {stats_path}",
+    ]
+    if engine:
+        lines.append(f"engine {engine}")
+    if replay_path is not None:
+        lines.append(f"replay {replay_path}")
+    for file in model.files:
+        if "\n" in str(file.path):
+            raise EngineError(f"the model path {str(file.path)!r} holds a line break; rename the file")
+        lines.append(f"file {file.device} {file.inode} {file.size_bytes} {file.mtime_ns} {file.path}")
+    # A peer's plan still names the groups, so that the replay finds the expert products.
+    if manage:
+        lines += [
+            f"dense {d.file_index} {d.offset} {d.nbytes}"
+            for d in model.dense
+            if not (d.is_lazy_table or d.is_mtp)
+        ]
+    for size_class in plan.classes:
+        offsets = " ".join(map(str, size_class.part_offsets))
+        lines.append(
+            f"class {size_class.slots} {size_class.stride_bytes} {len(size_class.part_offsets)} {offsets}"
+        )
+    for group, class_index in zip(model.groups, plan.group_class, strict=True):
+        lines.append(f"group {group.layer} {class_index} {group.n_expert} {int(not group.is_mtp)}")
+        lines += [
+            f"part {p.role} {p.file_index} {p.offset} {p.slice_bytes} {p.tensor_name}" for p in group.parts
+        ]
+    return "\n".join(lines) + "\n"
+
+
+class StatsFile:
+    """The shared counters of one worker: created by the parent, written by the library."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(bytes(STATS_BYTES))
+
+    def read(self) -> NativeStats | None:
+        """A snapshot, or None while the library has not started."""
+        block = self.path.read_bytes()
+        words = dict(zip(_WORDS, struct.unpack_from(f"={len(_WORDS)}Q", block), strict=True))
+        if words.pop("magic") != _MAGIC or words.pop("version") != ABI_VERSION:
+            return None
+        controls = struct.unpack_from(f"={len(_CONTROLS)}Q", block, _CONTROLS_OFFSET)
+        length = min(words.pop("error_length"), _ERROR_BYTES)
+        text_at = 8 * len(_WORDS)
+        return NativeStats(
+            state=_STATES[words.pop("state")],
+            io_mode=_IO_MODES[words.pop("io_mode")],
+            wait_s=words.pop("wait_ns") / 1e9,
+            replay_exhausted=bool(controls[2]),
+            last_error=block[text_at : text_at + length].decode(errors="replace"),
+            **words,
+        )
+
+    def control(self, name: str, value: int) -> None:
+        """Sets one control word: replay of routing, or a fault for tests."""
+        offset = _CONTROLS_OFFSET + 8 * _CONTROLS.index(name)
+        with self.path.open("r+b") as file:
+            file.seek(offset)
+            file.write(struct.pack("=Q", value))
