@@ -1,0 +1,55 @@
+"""What a worker process is started with: its environment and its private files.
+
+Owns the environment rules and one temporary directory per streaming worker. Leaves the process to ``engine``.
+Thread spin and malloc arenas are bounded here for every worker, unless the user has set them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+# Costs nothing alone and is worth 38 times beside another busy process (docs/benchmarks.md).
+_SPIN_COUNT = "1000"
+_MALLOC_ARENAS = "2"
+
+
+def worker_environment(
+    base: Mapping[str, str], *, library: Path | None, plan_file: Path | None, verbose: bool
+) -> dict[str, str]:
+    """The worker's environment. With ``library`` it is preloaded, before what the user preloads."""
+    environment = dict(base)
+    environment.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+    environment.setdefault("MALLOC_ARENA_MAX", _MALLOC_ARENAS)
+    if not verbose:
+        # An abort would start a debugger to print a backtrace nobody sees.
+        environment.setdefault("GGML_NO_BACKTRACE", "1")
+    environment.pop("GUANACO_PLAN", None)
+    if library is not None:
+        others = environment.get("LD_PRELOAD", "")
+        environment["LD_PRELOAD"] = f"{library}:{others}" if others else str(library)
+        environment["GUANACO_PLAN"] = str(plan_file)
+    return environment
+
+
+class RunFiles:
+    """The plan and the counters of one worker, in shared memory if there is some; gone after ``remove``."""
+
+    def __init__(self) -> None:
+        shared = "/dev/shm"  # noqa: S108 - a private directory is made inside
+        parent = shared if os.access(shared, os.W_OK | os.X_OK) else None
+        self._directory = Path(tempfile.mkdtemp(prefix="guanaco-", dir=parent))
+
+    @property
+    def plan(self) -> Path:
+        return self._directory / "plan"
+
+    @property
+    def stats(self) -> Path:
+        return self._directory / "stats"
+
+    def remove(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
