@@ -23,11 +23,11 @@ _U64 = struct.Struct("<Q")
 
 
 class Budget:
-    """What reading one model may cost, all shards together; about ten times the largest known model."""
+    """What reading one model may cost, all shards together; several times the largest known model."""
 
     def __init__(self) -> None:
         self._left = {
-            "header bytes": 512 * MIB,
+            "header bytes": 256 * MIB,
             "metadata keys": 1 << 16,
             "metadata strings": 1 << 23,
             "bytes of metadata": 32 * MIB,

@@ -52,6 +52,8 @@ def padded(size: int, alignment: int) -> int:
 def _read_tensor(cursor: Cursor, index: int, file_index: int) -> TensorInfo:
     """The offset is still relative to the start of the data."""
     name = read_text(cursor, f"tensor #{index}", _MAX_NAME_BYTES)
+    if not name:
+        raise model_error(cursor.path, f"name of tensor #{index}", "is empty", FETCH_AGAIN)
     label = f"tensor {shown(name)}"
     dim_count = cursor.u32(f"dimension count of {label}")
     if dim_count > _MAX_DIMS:

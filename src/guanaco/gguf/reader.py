@@ -59,7 +59,7 @@ def shard_paths(path: Path, number: int, count: int) -> list[Path]:
             f"{path.name} should end in {suffix}: its metadata says split.no={number}, split.count={count}"
         )
         raise model_error(path, "name", problem, "give the shards the names they were split with", path.name)
-    return [path.with_name(prefix + _shard_suffix(index, count)) for index in range(count)]
+    return [path.parent / (prefix + _shard_suffix(index, count)) for index in range(count)]
 
 
 def _shard_suffix(number: int, count: int) -> str:
@@ -127,11 +127,11 @@ def _split_value(shard: _Shard, key: str, type_name: str, default: int | None) -
 
 
 def _check_present(path: Path, paths: Sequence[Path]) -> None:
-    missing = [item.name for item in paths if not item.exists()]
+    missing = [item.name for item in paths if not os.access(item, os.F_OK)]
     if missing:
         named = ", ".join(missing[:_NAMED_MISSING])
         more = f" and {len(missing) - _NAMED_MISSING} more" if len(missing) > _NAMED_MISSING else ""
-        problem = f"{len(missing)} of {len(paths)} are missing: {named}{more}"
+        problem = f"are missing, {len(missing)} of {len(paths)}: {named}{more}"
         raise model_error(path, "shards", problem, "download them into the same folder")
 
 
