@@ -44,6 +44,7 @@ class EngineSpec:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     verbose: bool = False
     native_extra: dict[str, Any] = field(default_factory=dict)  # more keywords for ``native.plan_text``
+    environment: dict[str, str | None] = field(default_factory=dict)  # of the worker; None removes
 
     @property
     def alias(self) -> str:
@@ -52,6 +53,11 @@ class EngineSpec:
     @property
     def is_streaming(self) -> bool:
         return self.plan.mode == "streaming"
+
+    @property
+    def is_preloaded(self) -> bool:
+        """A benchmark's peer is not streamed, but its routing is replayed by the same library."""
+        return self.is_streaming or bool(self.native_extra)
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Engine:
     def start(self) -> None:
         """Start the worker and return at once. Main thread only. Raises EngineError when it cannot start."""
         try:
-            library = self._write_plan() if self.spec.is_streaming else None
+            library = self._write_plan() if self.spec.is_preloaded else None
             settings = self._settings(library)
             environment = worker_environment(
                 os.environ,
@@ -114,6 +120,10 @@ class Engine:
                 plan_file=None if self._files is None else self._files.plan,
                 verbose=self.spec.verbose,
             )
+            for name, value in self.spec.environment.items():
+                environment.pop(name, None)
+                if value is not None:
+                    environment[name] = value
             self._started_at = time.monotonic()
             self._process = WorkerProcess(self._command, settings.to_json(), environment, self._on_death)
             self._peak = PeakMeter((os.getpid(), self._process.pid))
@@ -151,6 +161,12 @@ class Engine:
             with contextlib.suppress(FileNotFoundError):  # another thread is just stopping it
                 self._last_stats = self._stats_file.read() or self._last_stats
         return self._last_stats
+
+    def control(self, name: str, value: int) -> None:
+        """Set a control word of the native library (replay, test faults). Raises EngineError without one."""
+        if self._stats_file is None:
+            raise EngineError(f"no native library is preloaded, so {name} cannot be set")
+        self._stats_file.control(name, value)
 
     def peak_bytes(self) -> int | None:
         """Highest resident memory of parent and worker so far, see ``engine.memory``."""
