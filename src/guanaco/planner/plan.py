@@ -32,6 +32,8 @@ class MemoryParts:
     staging_bytes: int
     prompt_cache_bytes: int
     headroom_bytes: int
+    expert_bytes: int = 0  # experts of a resident model, in the file's mapping
+    repack_bytes: int = 0  # the engine's faster copies of weights
 
     @property
     def total_bytes(self) -> int:
@@ -45,7 +47,7 @@ class Plan:
     budget_bytes: int
     parts: MemoryParts
     classes: tuple[SizeClass, ...]
-    group_class: tuple[int, ...]  # class of each ModelMap.groups entry
+    group_class: tuple[int, ...]  # class of each ModelMap.groups entry; -1: none
     n_ctx: int
     n_parallel: int
     n_batch: int

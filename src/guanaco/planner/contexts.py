@@ -1,0 +1,105 @@
+"""Which context sizes and batch sizes are considered, and what each costs.
+
+Owns the two ladders and the look-up in the engine's report, with the formula in its place where there is
+none. Leaves the choice to ``placement``. Costs never fall as context or batch grow, so that more memory
+never means less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from guanaco.config import LoadConfig
+from guanaco.hardware.facts import Hardware
+from guanaco.model.map import ModelMap
+from guanaco.planner.memory import context_bytes
+from guanaco.planner.report import ContextBytes, EngineReport, ReportRequest
+
+# llama.cpp's own fitting does not go below this either; a smaller context is the user's choice.
+SMALLEST_DEFAULT_CTX = 4096
+
+
+def n_threads_for(config: LoadConfig, hardware: Hardware) -> int:
+    return config.n_threads or hardware.n_physical_cores
+
+
+def context_ladder(model: ModelMap, config: LoadConfig) -> tuple[int, ...]:
+    """Total context sizes to choose from, ascending; one when the user chose."""
+    if config.n_ctx:
+        return (config.n_ctx,)
+    if config.n_ctx == 0:
+        return (model.n_ctx_train * config.n_parallel,)
+    sizes = {min(SMALLEST_DEFAULT_CTX, model.n_ctx_train), model.n_ctx_train}
+    size = SMALLEST_DEFAULT_CTX
+    while size < model.n_ctx_train:
+        sizes |= {size, size * 3 // 2}
+        size *= 2
+    return tuple(sorted(size * config.n_parallel for size in sizes if size <= model.n_ctx_train))
+
+
+def ubatch_ladder(model: ModelMap, config: LoadConfig) -> tuple[int, ...]:
+    """Batch sizes to choose from, ascending: what was asked for, then powers of two down to one token."""
+    most = max(1, min(config.n_ubatch, config.n_batch, context_ladder(model, config)[0]))
+    steps = [1 << bit for bit in range(most.bit_length()) if 1 << bit < most]
+    return (*steps, most)
+
+
+def report_request(model: ModelMap, hardware: Hardware, config: LoadConfig) -> ReportRequest:
+    """What to ask the engine before planning."""
+    contexts, batches = context_ladder(model, config), ubatch_ladder(model, config)
+    return ReportRequest(
+        contexts=(*((size, batches[-1]) for size in contexts), *((contexts[0], n) for n in batches[:-1])),
+        n_batch=config.n_batch,
+        n_parallel=config.n_parallel,
+        n_threads=n_threads_for(config, hardware),
+        cache_type_k=config.cache_type_k,
+        cache_type_v=config.cache_type_v,
+        flash_attn=config.flash_attn,
+        embeddings=config.embeddings,
+    )
+
+
+@dataclass(frozen=True)
+class ContextCosts:
+    """Bytes of every context that can be chosen."""
+
+    sizes: tuple[int, ...]
+    batches: tuple[int, ...]
+    by_size: tuple[ContextBytes, ...]  # at the largest batch
+    by_batch: tuple[ContextBytes, ...]  # at the smallest context
+
+    def at(self, n_ctx: int, n_ubatch: int) -> ContextBytes:
+        """The bytes of one choice, or of the largest batch where only that is known."""
+        if n_ctx == self.sizes[0]:
+            return self.by_batch[self.batches.index(n_ubatch)]
+        return self.by_size[self.sizes.index(n_ctx)]
+
+
+def context_costs(model: ModelMap, config: LoadConfig, report: EngineReport | None) -> ContextCosts:
+    sizes, batches = context_ladder(model, config), ubatch_ladder(model, config)
+
+    def bytes_of(n_ctx: int, n_ubatch: int) -> ContextBytes:
+        row = report.find(n_ctx, n_ubatch) if report is not None else None
+        return row or context_bytes(model, config, n_ctx, n_ubatch)
+
+    by_batch = _rising([bytes_of(sizes[0], n) for n in batches])
+    by_size = _rising([by_batch[-1], *(bytes_of(size, batches[-1]) for size in sizes[1:])])
+    return ContextCosts(sizes, batches, by_size, by_batch)
+
+
+def _rising(rows: list[ContextBytes]) -> tuple[ContextBytes, ...]:
+    """The same rows, none smaller than the one before it."""
+    risen: list[ContextBytes] = []
+    for row in rows:
+        if risen:
+            before = risen[-1]
+            row = replace(
+                row,
+                kv_bytes=max(row.kv_bytes, before.kv_bytes),
+                window_bytes=max(row.window_bytes, before.window_bytes),
+                state_bytes=max(row.state_bytes, before.state_bytes),
+                compute_bytes=max(row.compute_bytes, before.compute_bytes),
+                output_bytes=max(row.output_bytes, before.output_bytes),
+            )
+        risen.append(row)
+    return tuple(risen)

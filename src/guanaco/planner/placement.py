@@ -1,0 +1,101 @@
+"""The plan of a load: resident, streamed or refused.
+
+Owns the choice. Leaves the two plans to ``resident`` and ``streaming`` and the budget to ``budget``. Pure:
+the same model, machine, settings and report give the same plan, and within one mode more memory never gives
+a smaller batch, fewer experts in RAM or a shorter context. Refuses a budget that cannot work with the
+smallest number that does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from guanaco.config import LoadConfig
+from guanaco.errors import UsageError
+from guanaco.hardware.facts import Hardware
+from guanaco.model.map import ModelMap
+from guanaco.planner.budget import budget_for, refusal, usable_bytes
+from guanaco.planner.load import Load
+from guanaco.planner.plan import Plan
+from guanaco.planner.report import EngineReport
+from guanaco.planner.resident import mapped_plan, resident_plan
+from guanaco.planner.streaming import least_experts_per_layer, streaming_plan
+from guanaco.units import MIB, format_bytes
+
+_LARGEST_BUDGET_MIB = 1 << 40
+
+
+def plan(model: ModelMap, hardware: Hardware, config: LoadConfig, report: EngineReport | None = None) -> Plan:
+    """How to load ``model``; BudgetError when the budget cannot work, UsageError when a setting cannot."""
+    load = _load(model, hardware, config, report)
+    budget_bytes = budget_for(config, hardware)
+    chosen = _choose(load, budget_bytes)
+    if chosen is None:
+        raise refusal(model, config, budget_bytes, _smallest_budget(load))
+    return _annotate(load, hardware, chosen)
+
+
+def minimum_budget(
+    model: ModelMap, hardware: Hardware, config: LoadConfig, report: EngineReport | None = None
+) -> int:
+    """The smallest budget that ``plan`` accepts, in whole MiB."""
+    return _smallest_budget(_load(model, hardware, config, report))
+
+
+def _load(model: ModelMap, hardware: Hardware, config: LoadConfig, report: EngineReport | None) -> Load:
+    load = Load.of(model, hardware, config, report)
+    if model.is_moe and load.config.max_experts > 0:
+        least = least_experts_per_layer(load)
+        if config.max_experts < least:
+            raise UsageError(
+                f"{config.max_experts} experts per MoE layer are too few for {model.name}: one token needs "
+                f"more of a layer at once; ask for at least {least}"
+            )
+    return load
+
+
+def _choose(load: Load, budget_bytes: int) -> Plan | None:
+    if load.config.load_mode == "mmap":
+        return mapped_plan(load, budget_bytes)
+    if not load.model.is_moe:
+        return resident_plan(load, budget_bytes)
+    if load.config.load_mode == "auto" and load.config.max_experts < 0:
+        fits = resident_plan(load, budget_bytes)
+        if fits is not None:
+            return fits
+    return streaming_plan(load, budget_bytes)
+
+
+def _smallest_budget(load: Load) -> int:
+    """By bisection: a budget that works goes on working when it grows."""
+    low, high = 0, 1
+    while _choose(load, high * MIB) is None and high < _LARGEST_BUDGET_MIB:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _choose(load, middle * MIB) is None:
+            low = middle
+        else:
+            high = middle
+    return high * MIB
+
+
+def _annotate(load: Load, hardware: Hardware, chosen: Plan) -> Plan:
+    """What the reader of the plan should know beside it."""
+    warnings = list(chosen.warnings)
+    usable = usable_bytes(hardware)
+    if load.config.memory_bytes is not None and usable is not None and load.config.memory_bytes > usable:
+        warnings.append(
+            f"the budget of {format_bytes(load.config.memory_bytes)} is more than the {format_bytes(usable)} "
+            "this machine has available"
+        )
+    if not load.model.is_moe and load.config.load_mode == "streaming":
+        warnings.append("a dense model has no experts to stream: it is held in RAM whole")
+    is_cut = load.config.n_ctx is None and chosen.n_ctx < load.costs.sizes[-1]
+    sizes_from = "engine" if load.is_reported else "formula"
+    return replace(
+        chosen,
+        warnings=tuple(warnings),
+        limited_by="memory" if is_cut else None,
+        details={**chosen.details, "sizes_from": sizes_from, "n_ctx_train": load.model.n_ctx_train},
+    )

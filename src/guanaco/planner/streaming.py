@@ -1,0 +1,167 @@
+"""Experts in slots, the rest on the drive: the plan of a MoE model that does not fit.
+
+Owns that plan: the batch size, the slots of every class, what is left for the prompt cache. Leaves the
+choice between it and the resident plan to ``placement``. A budget that is too small is None.
+"""
+
+from __future__ import annotations
+
+from guanaco.planner.load import Load, resident_dense_bytes
+from guanaco.planner.memory import work_bytes
+from guanaco.planner.overheads import headroom_bytes
+from guanaco.planner.plan import MemoryParts, Plan
+from guanaco.planner.slots import (
+    arena_bytes,
+    capped_slots,
+    fit_slots,
+    group_classes,
+    needed_slots,
+    staging_bytes,
+)
+from guanaco.units import MIB, format_bytes
+
+_LAZY_SHARE, _LAZY_FEWEST_BYTES = 16, 64 * MIB
+
+
+def streaming_plan(load: Load, budget_bytes: int) -> Plan | None:
+    """The largest batch whose one-layer need has room, then as many experts as fit."""
+    larger: int | None = None
+    for n_ubatch in load.batches:
+        slots = _slots(load, budget_bytes, n_ubatch, larger)
+        if slots is not None:
+            return _plan(load, budget_bytes, n_ubatch, slots)
+        larger = n_ubatch
+    return None
+
+
+def least_experts_per_layer(load: Load) -> int:
+    """The smallest arena, in experts per MoE layer, that can run one token."""
+    needed = needed_slots(load.classes, 1)
+    most = max(group.n_expert for group in load.model.groups)
+    return next(
+        (
+            count
+            for count in range(1, most + 1)
+            if all(have >= need for have, need in zip(capped_slots(load.classes, count), needed, strict=True))
+        ),
+        most,
+    )
+
+
+def _slots(load: Load, budget_bytes: int, n_ubatch: int, larger: int | None) -> tuple[int, ...] | None:
+    """Slots of each class, or None. ``larger``: the next batch size up, which had no room.
+
+    Slots beyond what that batch needs are not taken: otherwise a little more memory would buy the larger
+    batch and pay for it with experts.
+    """
+    room = _room(load, budget_bytes, n_ubatch)
+
+    def fits(slots: tuple[int, ...]) -> bool:
+        return arena_bytes(load.classes, slots) + _work_bytes(load, n_ubatch, slots) <= room
+
+    needed = needed_slots(load.classes, n_ubatch)
+    if load.config.max_experts > 0:
+        asked = capped_slots(load.classes, load.config.max_experts)
+        return asked if all(map(int.__ge__, asked, needed)) and fits(asked) else None
+    everything = tuple(item.n_experts for item in load.classes)
+    most = everything if larger is None else needed_slots(load.classes, larger)
+    return fit_slots(load.classes, n_ubatch, most, fits)
+
+
+def _room(load: Load, budget_bytes: int, n_ubatch: int) -> int:
+    """What is left for the arena and the work buffer."""
+    return budget_bytes - (
+        _dense_bytes(load, budget_bytes)
+        + staging_bytes(load.model)
+        + load.overhead(budget_bytes)
+        + load.context_share(budget_bytes, n_ubatch)
+    )
+
+
+def _dense_bytes(load: Load, budget_bytes: int) -> int:
+    """Dense weights, and file cache for tables that are read by rows."""
+    tables = sum(item.nbytes for item in load.model.dense if item.is_lazy_table)
+    return resident_dense_bytes(load.model) + min(
+        tables, max(_LAZY_FEWEST_BYTES, budget_bytes // _LAZY_SHARE)
+    )
+
+
+def _work_bytes(load: Load, n_ubatch: int, slots: tuple[int, ...]) -> int:
+    """The engine's row tables span a whole class at worst, because a layer's slots may lie anywhere in it."""
+    products = tuple(
+        (count, max(group.top_k for groups in item.layers for group in groups))
+        for item, count in zip(load.classes, slots, strict=True)
+    )
+    return work_bytes(load.model, n_ubatch, load.n_threads, products)
+
+
+def _plan(load: Load, budget_bytes: int, n_ubatch: int, slots: tuple[int, ...]) -> Plan:
+    model, config, classes = load.model, load.config, load.classes
+    arena, work = arena_bytes(classes, slots), _work_bytes(load, n_ubatch, slots)
+    n_ctx = load.pick_context(load.context_limit(budget_bytes))
+    row = load.costs.at(n_ctx, n_ubatch)
+    spare = load.context_share(budget_bytes, n_ubatch) - load.context_bytes(n_ctx, n_ubatch)
+    if all(count == item.n_experts for item, count in zip(classes, slots, strict=True)):
+        spare += _room(load, budget_bytes, n_ubatch) - arena - work
+    checkpoints = load.checkpoints(budget_bytes, n_ctx, n_ubatch)
+    cache_ram_bytes = load.prompt_cache(spare)
+    held_bytes = sum(item.expert_bytes * count for item, count in zip(classes, slots, strict=True))
+    return Plan(
+        placement="stream",
+        mode="streaming",
+        budget_bytes=budget_bytes,
+        parts=MemoryParts(
+            dense_bytes=_dense_bytes(load, budget_bytes),
+            kv_bytes=row.kv_bytes + row.state_bytes,
+            compute_bytes=row.compute_bytes + row.output_bytes + work,
+            engine_bytes=load.engine_bytes,
+            arena_bytes=arena,
+            staging_bytes=staging_bytes(model),
+            prompt_cache_bytes=cache_ram_bytes + checkpoints * load.checkpoint_bytes(n_ctx, n_ubatch),
+            headroom_bytes=headroom_bytes(budget_bytes),
+        ),
+        classes=tuple(item.with_slots(count) for item, count in zip(classes, slots, strict=True)),
+        group_class=group_classes(model),
+        n_ctx=n_ctx,
+        n_parallel=config.n_parallel,
+        n_batch=n_ubatch if config.embeddings else config.n_batch,
+        n_ubatch=n_ubatch,
+        n_threads=load.n_threads,
+        no_extra_bufts=True,
+        cache_ram_bytes=cache_ram_bytes,
+        ctx_checkpoints=checkpoints,
+        reason=_reason(load, budget_bytes, slots),
+        warnings=_warnings(load, n_ubatch, slots),
+        drive_bytes=model.expert_bytes - held_bytes,
+        details={
+            "experts": sum(item.n_experts for item in classes),
+            "token_cycle_slots": sum(item.top_k_sum for item in classes),
+        },
+    )
+
+
+def _reason(load: Load, budget_bytes: int, slots: tuple[int, ...]) -> str:
+    total = sum(item.n_experts for item in load.classes)
+    share = f"{100 * sum(slots) / total:.1f} % of its experts in RAM, the others are read from the drive"
+    if load.config.max_experts > 0:
+        return f"{load.config.max_experts} experts per MoE layer were asked for: {share}"
+    if load.config.load_mode == "streaming":
+        return f"load mode streaming was asked for: {share}"
+    weights = format_bytes(load.model.dense_bytes + load.model.expert_bytes)
+    return f"{weights} of weights do not fit the budget of {format_bytes(budget_bytes)}: {share}"
+
+
+def _warnings(load: Load, n_ubatch: int, slots: tuple[int, ...]) -> tuple[str, ...]:
+    warnings = []
+    if n_ubatch < load.batches[0]:
+        warnings.append(
+            f"prompts are processed {n_ubatch} tokens at a time instead of {load.batches[0]}: more tokens "
+            "may need more experts of one layer than there is room for"
+        )
+    cycle = sum(item.top_k_sum for item in load.classes)
+    if any(count < item.top_k_sum for item, count in zip(load.classes, slots, strict=True)):
+        warnings.append(
+            f"there is room for {sum(slots)} experts, but one token uses {cycle}: every expert is gone "
+            "before it is used again, so nearly all of them are read for every token; give more memory"
+        )
+    return tuple(warnings)
