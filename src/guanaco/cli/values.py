@@ -1,0 +1,104 @@
+"""How the text of a flag or variable becomes a value. Each parser raises ValueError with a reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from guanaco.units import MIB, parse_size
+
+Parser = Callable[[str], object]
+_TRUE = ("1", "on", "true", "yes", "enabled")
+_FALSE = ("0", "off", "false", "no", "disabled")
+ALL_LAYERS = 999
+
+
+def text(word: str) -> str:
+    return word
+
+
+def single_name(word: str) -> str:
+    if "," in word or not word.strip():
+        raise ValueError(f"{word!r} is not one name")
+    return word.strip()
+
+
+def names(words: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in words.split(",") if word.strip())
+
+
+def boolean(word: str) -> bool:
+    lowered = word.lower()
+    if lowered in _TRUE:
+        return True
+    if lowered in _FALSE:
+        return False
+    raise ValueError(f"{word!r} is neither on (1) nor off (0)")
+
+
+def integer(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise ValueError(f"{word!r} is not a whole number") from None
+
+
+def auto_count(word: str) -> int | None:
+    """A count; -1 means "decide for me", as in llama-server."""
+    count = integer(word)
+    return None if count == -1 else count
+
+
+def number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise ValueError(f"{word!r} is not a number") from None
+
+
+def memory(word: str) -> int | None:
+    return None if word.lower() == "auto" else parse_size(word)
+
+
+def prompt_cache_bytes(word: str) -> int:
+    """MiB, as in llama-server; without a bound there is no memory promise."""
+    mib = integer(word)
+    if mib < 0:
+        raise ValueError(f"a prompt cache without a limit ({mib}) cannot be planned; give MiB, or 0 for none")
+    return mib * MIB
+
+
+def gpu_layers(word: str) -> int | None:
+    if word == "auto":
+        return None
+    if word == "all":
+        return ALL_LAYERS
+    layers = integer(word)
+    if layers < 0:
+        return None
+    return layers
+
+
+def flash_attention(word: str) -> str:
+    if word.lower() == "auto":
+        return "auto"
+    return "on" if boolean(word) else "off"
+
+
+def choice(*allowed: str) -> Parser:
+    def parse(word: str) -> str:
+        if word not in allowed:
+            raise ValueError(f"{word!r} is unknown; choose one of {', '.join(allowed)}")
+        return word
+
+    return parse
+
+
+def only(allowed: str, subject: str) -> Parser:
+    """One value for now: the others come with later versions."""
+
+    def parse(word: str) -> str:
+        if word != allowed:
+            raise ValueError(f"{subject} {word!r} is not in this version; use {allowed}")
+        return word
+
+    return parse

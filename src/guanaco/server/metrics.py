@@ -1,0 +1,106 @@
+"""``/metrics`` in Prometheus' text format, from one snapshot. Pure. What is not known is not listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from guanaco.engine.native import NativeStats
+from guanaco.planner.plan import Plan
+from guanaco.server.state import RequestCounts
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    model: str
+    is_ready: bool
+    load_s: float | None
+    plan: Plan
+    peak_bytes: int | None
+    stats: NativeStats | None
+    counts: RequestCounts
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric and its samples: (labels, value)."""
+
+    name: str
+    kind: str
+    help: str
+    samples: tuple[tuple[Mapping[str, str], float | int], ...]
+
+    def lines(self) -> Iterable[str]:
+        yield f"# HELP {self.name} {self.help}"
+        yield f"# TYPE {self.name} {self.kind}"
+        for labels, value in self.samples:
+            pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+            yield f"{self.name}{{{pairs}}} {value}" if pairs else f"{self.name} {value}"
+
+
+def render(snapshot: Snapshot) -> str:
+    families = [*_general(snapshot), *_requests(snapshot.counts)]
+    if snapshot.stats is not None:
+        families += _streaming(snapshot.stats)
+    return "\n".join(line for family in families if family.samples for line in family.lines()) + "\n"
+
+
+def _general(snapshot: Snapshot) -> list[Family]:
+    plan = snapshot.plan
+    model = {"model": snapshot.model, "mode": plan.mode, "placement": plan.placement}
+    return [
+        Family("guanaco_model_info", "gauge", "The served model and its plan.", ((model, 1),)),
+        _gauge("guanaco_ready", "1 when requests are answered.", int(snapshot.is_ready)),
+        _gauge("guanaco_load_seconds", "Time from start to the first answer.", snapshot.load_s),
+        _gauge("guanaco_memory_budget_bytes", "Memory budget.", plan.budget_bytes),
+        _gauge("guanaco_memory_planned_bytes", "Planned memory, all parts.", plan.parts.total_bytes),
+        _gauge("guanaco_memory_peak_bytes", "Highest resident memory.", snapshot.peak_bytes),
+        _gauge("guanaco_context_tokens", "Context size.", plan.n_ctx),
+    ]
+
+
+def _requests(counts: RequestCounts) -> list[Family]:
+    answered = tuple(
+        ({"path": path, "status": str(status)}, count)
+        for (path, status), count in sorted(counts.answered.items())
+    )
+    return [
+        Family("guanaco_requests_total", "counter", "Answered requests.", answered),
+        _gauge("guanaco_requests_in_flight", "Requests being answered.", counts.in_flight),
+        _counter("guanaco_requests_cancelled_total", "Requests whose client left first.", counts.cancelled),
+    ]
+
+
+def _streaming(stats: NativeStats) -> list[Family]:
+    io_mode = ((({"mode": stats.io_mode}), 1),) if stats.io_mode else ()
+    return [
+        Family("guanaco_io_info", "gauge", "How experts are really read.", io_mode),
+        _gauge("guanaco_expert_arena_bytes", "Memory of the expert slots.", stats.arena_bytes),
+        _gauge("guanaco_expert_slots", "Experts that fit in memory.", stats.slots),
+        _gauge("guanaco_expert_groups_expected", "Groups of experts to stream.", stats.groups_expected),
+        _gauge("guanaco_expert_groups_bound", "Groups of experts that are streamed.", stats.groups_bound),
+        _counter("guanaco_expert_accesses_total", "Experts asked for.", stats.accesses),
+        _counter("guanaco_expert_hits_total", "Experts found in memory.", stats.hits),
+        _counter("guanaco_expert_misses_total", "Experts read from the drive.", stats.misses),
+        _counter("guanaco_expert_evictions_total", "Experts dropped for others.", stats.evictions),
+        _counter("guanaco_expert_read_bytes_total", "Bytes read for experts.", stats.bytes_read),
+        _counter("guanaco_expert_unmanaged_total", "Expert products not streamed.", stats.unmanaged),
+        _counter("guanaco_expert_read_errors_total", "Reads that failed for good.", stats.read_errors),
+        _counter("guanaco_expert_read_retries_total", "Reads that were repeated.", stats.read_retries),
+        _counter("guanaco_expert_wait_seconds_total", "Time spent waiting for the drive.", stats.wait_s),
+        _counter("guanaco_prefetch_calls_total", "Batches of expert reads.", stats.prefetch_calls),
+    ]
+
+
+def _gauge(name: str, text: str, value: float | None) -> Family:
+    return Family(name, "gauge", text, () if value is None else (({}, value),))
+
+
+def _counter(name: str, text: str, value: float) -> Family:
+    return Family(name, "counter", text, (({}, value),))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

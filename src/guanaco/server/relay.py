@@ -1,0 +1,121 @@
+"""An answer that is passed on from the worker as it comes.
+
+Owns cancellation (a client that leaves ends its generation, during the prompt too) and what a client is told
+when the worker ends in the middle: an error answer, or an error event once a stream has begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from guanaco.errors import EngineError, GuanacoError
+from guanaco.server.problems import RequestError, error_body, error_event, problem_body
+from guanaco.server.state import Serving
+
+_EVENT_STREAM = "text/event-stream"
+
+
+class RelayResponse(Response):
+    """Asks the worker ``path`` with ``body`` when it is sent."""
+
+    def __init__(self, serving: Serving, path: str, body: bytes | None) -> None:
+        super().__init__()
+        self._serving = serving
+        self._path = path
+        self._request_body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        counts = self._serving.counts
+        counts.in_flight += 1
+        relay = asyncio.create_task(self._relay(send))
+        leaving = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait({relay, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if relay.done():
+                counts.answered[scope["path"], relay.result()] += 1
+            else:
+                counts.cancelled += 1
+        finally:
+            counts.in_flight -= 1
+            for task in (relay, leaving):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def _relay(self, send: Send) -> int:
+        """Send the whole answer; its status."""
+        answer = _Answer(send)
+        try:
+            upstream = self._serving.upstream()
+            method = "GET" if self._request_body is None else "POST"
+            headers = {"Content-Type": "application/json"}
+            async with upstream.stream(
+                method, self._path, content=self._request_body, headers=headers
+            ) as source:
+                kind = source.headers.get("content-type", "application/json")
+                if kind.startswith(_EVENT_STREAM):
+                    await answer.begin(source.status_code, kind)
+                    await answer.pass_on(source.aiter_raw())
+                else:
+                    await answer.whole(source.status_code, kind, await source.aread())
+        except RequestError as problem:
+            body = error_body(problem.status, problem.message, **problem.details)
+            await answer.whole(problem.status, "application/json", json.dumps(body).encode())
+        except GuanacoError as problem:
+            await answer.fail(problem)
+        except httpx.HTTPError as problem:
+            await answer.fail(await self._explain(problem))
+        return answer.status
+
+    async def _explain(self, problem: httpx.HTTPError) -> GuanacoError:
+        reason = await asyncio.to_thread(self._serving.engine.explain_loss)
+        if reason is not None:
+            return reason
+        if not self._serving.engine.is_running:
+            return EngineError("the server is shutting down")
+        return EngineError(f"the connection to the worker broke: {problem!r}")
+
+
+class _Answer:
+    """What has been sent so far."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+
+    async def begin(self, status: int, kind: str, length: int | None = None) -> None:
+        self.status = status
+        headers = [(b"content-type", kind.encode("latin-1"))]
+        if length is None:
+            headers.append((b"cache-control", b"no-cache"))
+        else:
+            headers.append((b"content-length", str(length).encode()))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def pass_on(self, chunks: AsyncIterator[bytes]) -> None:
+        async for chunk in chunks:
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def whole(self, status: int, kind: str, body: bytes) -> None:
+        await self.begin(status, kind, len(body))
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def fail(self, problem: GuanacoError) -> None:
+        if self.status:
+            await self._send({"type": "http.response.body", "body": error_event(problem)})
+        else:
+            body = json.dumps(problem_body(problem)).encode()
+            await self.whole(problem.http_status, "application/json", body)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,150 @@
+"""Runs the HTTP application and the engine together: both start, both end.
+
+Owns the listening socket, the order of shutdown and the reason of an end. Open streams are told why before
+their connections close; nothing is left running, and it takes well under three seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+
+import uvicorn
+
+from guanaco.config import ServeConfig
+from guanaco.engine.engine import Engine, EngineSpec, LoadProgress
+from guanaco.errors import AddressError, GuanacoError, WorkerDiedError
+from guanaco.server.app import create_app
+from guanaco.server.state import Serving
+
+_GRACE_S = 1
+logger = logging.getLogger("guanaco")
+
+
+def bind(config: ServeConfig) -> socket.socket:
+    """Listen, or raise AddressError. With port 0 the socket knows the port."""
+    try:
+        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        return socket.create_server(address[:2], family=family)
+    except OSError as problem:
+        raise AddressError(
+            f"cannot listen on {config.host}:{config.port}: {problem.strerror or problem}; "
+            "choose another --port or --host",
+            host=config.host,
+            port=config.port,
+        ) from None
+
+
+def address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class ModelServer:
+    """One model on one socket, from ``run`` until a signal or the worker's end."""
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        listener: socket.socket,
+        config: ServeConfig,
+        *,
+        on_progress: Callable[[LoadProgress], None],
+        on_ready: Callable[[Engine], None],
+    ) -> None:
+        self.engine = Engine(spec, on_death=self._on_death)
+        self._serving = Serving(self.engine)
+        self._listener = listener
+        self._on_progress = on_progress
+        self._on_ready = on_ready
+        self._failure: GuanacoError | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        _quiet_uvicorn()
+        app = create_app(self._serving, config.api_keys)
+        self._http = _HttpServer(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                ws="none",
+                http="h11",
+                loop="asyncio",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_GRACE_S,
+            ),
+            self._close,
+        )
+
+    def run(self) -> None:
+        """Blocks; main thread only. Raises why it ended, if nobody asked for it."""
+        with self.engine:
+            self.engine.start()
+            asyncio.run(self._run())
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        loading = asyncio.create_task(self._load())
+        await self._http.serve(sockets=[self._listener])
+        await loading
+
+    async def _load(self) -> None:
+        try:
+            await asyncio.to_thread(self.engine.wait_ready, self._progress)
+        except GuanacoError as problem:
+            if not self._http.should_exit:
+                self._end(problem)
+        else:
+            self._on_ready(self.engine)
+
+    def _progress(self, progress: LoadProgress) -> None:
+        self._serving.load_fraction = progress.fraction
+        self._on_progress(progress)
+
+    def _on_death(self, problem: WorkerDiedError) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._end, problem)
+
+    def _end(self, problem: GuanacoError) -> None:
+        self._failure = self._failure or problem
+        self._http.should_exit = True
+
+    async def _close(self) -> None:
+        await asyncio.to_thread(self.engine.stop)
+        await self._serving.aclose()
+
+
+class _HttpServer(uvicorn.Server):
+    """Ends the engine before the connections, so that open streams end with a reason."""
+
+    def __init__(self, config: uvicorn.Config, before_shutdown: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._before_shutdown = before_shutdown
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._before_shutdown()
+        await super().shutdown(sockets)
+
+
+class _OneLine(logging.Formatter):
+    """A failure in a request is one line, not a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        problem = record.exc_info[1] if record.exc_info else None
+        text = record.getMessage().splitlines()[0]
+        return f"guanaco: warning: {text}" + (f" ({problem!r})" if problem else "")
+
+
+def _quiet_uvicorn() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine())
+    for name in ("uvicorn", "uvicorn.error", "asyncio"):
+        noisy = logging.getLogger(name)
+        noisy.handlers[:] = [handler]
+        noisy.setLevel(logging.ERROR)
+        noisy.propagate = False

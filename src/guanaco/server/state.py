@@ -1,0 +1,66 @@
+"""What the routes share: the engine, its state and a few counts. One owner: the event loop's thread."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import httpx
+
+from guanaco.engine.engine import Engine
+from guanaco.server.problems import RequestError
+
+_CONNECT_TIMEOUT_S = 10.0
+
+
+@dataclass
+class RequestCounts:
+    """Since the start of the server."""
+
+    answered: Counter[tuple[str, int]] = field(default_factory=Counter)  # (path, status)
+    in_flight: int = 0
+    cancelled: int = 0  # the client left first
+
+
+class Serving:
+    """One model behind one address."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.counts = RequestCounts()
+        self.created = int(time.time())
+        self.load_fraction: float | None = None
+        self._upstream: httpx.AsyncClient | None = None
+
+    @property
+    def name(self) -> str:
+        return self.engine.spec.alias
+
+    @property
+    def state(self) -> str:
+        if self.engine.died is not None:
+            return "failed"
+        return "ready" if self.engine.load_s is not None else "loading"
+
+    def upstream(self) -> httpx.AsyncClient:
+        """The client of the worker's own server. Raises while there is nobody to ask."""
+        if self.engine.died is not None:
+            raise self.engine.died
+        if self.state != "ready":
+            raise RequestError(503, "the model is still loading", progress=self.load_fraction)
+        if self._upstream is None:
+            # A generation may be silent for as long as it takes; only connecting has a limit.
+            self._upstream = httpx.AsyncClient(
+                base_url=f"http://{self.engine.address}",
+                headers={"Authorization": f"Bearer {self.engine.api_key}"},
+                timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=4),
+                trust_env=False,
+                verify=False,  # noqa: S501 - loopback without TLS; spares loading certificates
+            )
+        return self._upstream
+
+    async def aclose(self) -> None:
+        if self._upstream is not None:
+            await self._upstream.aclose()
