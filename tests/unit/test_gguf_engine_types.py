@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from importlib.util import find_spec
-from pathlib import Path
 
 from guanaco.gguf.types import GGML_TYPES, REMOVED_GGML_TYPES
+from tests.support.engine_gguf import engine_library
 
 
 def test_types_equal_the_engines() -> None:
-    spec = find_spec("xllamacpp")
-    assert spec is not None and spec.origin is not None
-    (library,) = Path(spec.origin).parent.glob("xllamacpp*.so")
-    engine = ctypes.CDLL(str(library))
+    engine = engine_library()
     engine.ggml_type_name.restype = ctypes.c_char_p
     engine.ggml_blck_size.restype = ctypes.c_int64
     engine.ggml_type_size.restype = ctypes.c_size_t
