@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 
+from guanaco.config import LoadConfig
 from guanaco.engine.native import NativeStats
 from guanaco.model.map import ModelMap
 from guanaco.planner.plan import Plan
@@ -51,6 +52,15 @@ def plan_lines(plan: Plan) -> list[str]:
     if plan.mode == "streaming":
         line += f", experts: {plan.slots} slots in {format_bytes(plan.parts.arena_bytes)}"
     return [f"{line}; {plan.reason}", *(f"[guanaco] warning: {text}" for text in plan.warnings)]
+
+
+def card_lines(config: LoadConfig) -> list[str]:
+    """As llama-server does, layers for a card are accepted and ignored where the engine has none."""
+    if not config.n_gpu_layers:
+        return []
+    return [
+        f"[guanaco] warning: -ngl {config.n_gpu_layers} is ignored: this engine runs on the processor only"
+    ]
 
 
 def cache_line(stats: NativeStats, model: ModelMap) -> str:

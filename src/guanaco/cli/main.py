@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import json
 import os
 import signal
@@ -59,6 +60,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    _open_standard_streams()
     # A script starts its background commands deaf to Ctrl-C; a model must not outlive one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -73,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_stdout()
         return _OUTPUT_CLOSED
+    except OSError as problem:
+        _drop_stdout()
+        return _fail(GuanacoError(f"the answer cannot be written: {problem.strerror}"), ())
     return code
 
 
@@ -86,8 +91,10 @@ def _invoke(words: list[str]) -> int:
         return _fail(UsageError(_one_line(problem.format_message())), words)
     except GuanacoError as problem:
         return _fail(problem, words)
-    except BrokenPipeError:
-        raise
+    except OSError as problem:
+        if problem.filename is None:  # standard output
+            raise
+        return _fail(GuanacoError(f"{problem.filename}: {problem.strerror}"), words)
     except Exception as problem:  # noqa: BLE001 - the last resort: one line instead of a traceback
         return _fail(GuanacoError(f"unexpected {type(problem).__name__}: {problem}; please report it"), words)
     return 0
@@ -111,6 +118,21 @@ def _one_line(text: str) -> str:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated(number)
+
+
+def _open_standard_streams() -> None:
+    """A closed one would give its number to a pipe of ours; text that a terminal cannot show is replaced."""
+    null = os.open(os.devnull, os.O_RDWR)
+    while null < 2:
+        null = os.dup(null)
+    if null > 2:
+        os.close(null)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _drop_stdout() -> None:

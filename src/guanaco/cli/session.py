@@ -34,7 +34,8 @@ def resolve_flags(groups: tuple[str, ...], given: Mapping[str, Any]) -> Resolved
 
 def announce(loadable: Loadable) -> None:
     """What was read and what is planned, before anything is loaded."""
-    for line in (*log.model_lines(loadable.model), *log.plan_lines(loadable.plan)):
+    plan = loadable.plan
+    for line in (*log.model_lines(loadable.model), *log.plan_lines(plan), *log.card_lines(loadable.config)):
         log.logger.info("%s", line)
 
 
