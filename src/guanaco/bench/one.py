@@ -1,0 +1,168 @@
+"""One measured run: ``python -m guanaco.bench.one JSON``, started inside its memory cgroup.
+
+Owns: load, one prompt, one decode, and the counters around each. Prints one JSON object. Interleaving,
+limits and caches are the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from guanaco.bench.ways import WAYS, Way
+from guanaco.config import LoadConfig
+from guanaco.engine.engine import Engine, EngineSpec
+from guanaco.engine.native import NativeStats
+from guanaco.errors import EngineError, GuanacoError
+from guanaco.gguf.reader import read_gguf
+from guanaco.hardware.detect import detect
+from guanaco.model.map import ModelMap, build_model_map
+from guanaco.planner.placement import plan as make_plan
+from guanaco.planner.plan import Plan
+
+_FIRST_PLAIN_TOKEN = 1000  # past the special tokens of any vocabulary used here
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What one run does; travels as JSON."""
+
+    model: str
+    way: str
+    memory_bytes: int
+    max_experts: int
+    n_prompt: int
+    n_decode: int
+    n_ctx: int
+    n_threads: int | None
+    n_ubatch: int
+    replay: str | None
+    replay_start: int
+    seed: int
+
+
+def plan_for(spec: RunSpec, way: Way, model: ModelMap) -> tuple[LoadConfig, Plan]:
+    """The configuration and plan of this way: the same sizes for every way, streaming or not."""
+    config = LoadConfig(
+        model=Path(spec.model),
+        memory_bytes=spec.memory_bytes,
+        load_mode="streaming" if way.is_streaming else "mmap",
+        io=way.io,
+        max_experts=spec.max_experts if way.is_streaming else -1,
+        n_ctx=spec.n_ctx,
+        n_ubatch=spec.n_ubatch,
+        n_threads=spec.n_threads,
+        cache_ram_bytes=0,
+        ctx_checkpoints=0,
+    )
+    plan = make_plan(model, detect(), config, None)
+    if not way.is_streaming:
+        plan = replace(plan, no_extra_bufts=not way.engine_defaults, cache_ram_bytes=0, ctx_checkpoints=0)
+    return config, plan
+
+
+def read_bytes(pid: int) -> int:
+    """Bytes the process made the drive read so far (``/proc/PID/io``)."""
+    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+        if line.startswith("read_bytes:"):
+            return int(line.split()[1])
+    raise EngineError(f"/proc/{pid}/io has no read_bytes")
+
+
+def measure(spec: RunSpec) -> dict[str, Any]:
+    """Loads, answers one prompt, decodes, and reports speeds and counters of each phase."""
+    way = WAYS[spec.way]
+    model = build_model_map(read_gguf(Path(spec.model)))
+    config, plan = plan_for(spec, way, model)
+    extra: dict[str, Any] = {}
+    if spec.replay is not None:
+        if model.gguf.metadata.get("guanaco.synthetic") is not True:
+            raise EngineError(
+                f"{spec.model} is not marked synthetic; routing is replayed on synthetic models only"
+            )
+        extra = {"replay_path": Path(spec.replay)}
+    if not way.is_streaming and (extra or not way.engine_defaults):
+        extra["manage"] = False
+    environment = {"GOMP_SPINCOUNT": way.spin_count}
+    with Engine(EngineSpec(model, config, plan, native_extra=extra, environment=environment)) as engine:
+        engine.start()
+        engine.wait_ready()
+        return _measure_loaded(engine, spec, way, plan)
+
+
+def _measure_loaded(engine: Engine, spec: RunSpec, way: Way, plan: Plan) -> dict[str, Any]:
+    pid = engine.pid
+    if pid is None:
+        raise EngineError("the worker is gone before the first request")
+    loaded_bytes = read_bytes(pid)
+    if spec.replay is not None:
+        engine.control("replay_position", spec.replay_start)
+        engine.control("replay_on", 1)
+    rng = random.Random(spec.seed)
+    vocabulary = range(_FIRST_PLAIN_TOKEN, min(engine.spec.model_map.n_vocab, 100_000))
+    prompt = [rng.choice(vocabulary) for _ in range(spec.n_prompt)]
+    client = engine.client()
+    body = {"temperature": 0, "cache_prompt": True, "ignore_eos": True, "id_slot": 0}
+    first = client.call("/completion", {**body, "prompt": prompt, "n_predict": 1})
+    before, bytes_before, at = engine.stats(), read_bytes(pid), time.monotonic()
+    more = {**body, "prompt": [*prompt, prompt[0]], "n_predict": spec.n_decode}
+    second = client.call("/completion", more)
+    wall_s = time.monotonic() - at
+    after, bytes_after = engine.stats(), read_bytes(pid)
+    if after is not None and after.replay_exhausted:
+        raise EngineError("the trace is shorter than the run; generate a longer one")
+    n_decoded = int(second["timings"]["predicted_n"])
+    return {
+        "way": way.name,
+        "load_s": engine.load_s,
+        "prompt_tps": first["timings"]["prompt_per_second"],
+        "prompt_n": first["timings"]["prompt_n"],
+        "decode_tps": second["timings"]["predicted_per_second"],
+        "decode_n": n_decoded,
+        "decode_wall_s": wall_s,
+        "tokens": second.get("tokens", []),
+        "content": second["content"],
+        "bytes_per_token": (bytes_after - bytes_before) / max(1, n_decoded),
+        "load_read_bytes": loaded_bytes,
+        "planned_bytes": plan.parts.total_bytes,
+        "n_ubatch": plan.n_ubatch,
+        **_streaming(before, after, bytes_after - bytes_before),
+    }
+
+
+def _streaming(before: NativeStats | None, after: NativeStats | None, io_bytes: int) -> dict[str, Any]:
+    if before is None or after is None or after.slots == 0:
+        return {"hit_rate": None, "io": None, "unmanaged": None, "counted_bytes": None, "io_bytes": io_bytes}
+    accesses = after.accesses - before.accesses
+    return {
+        "hit_rate": (after.hits - before.hits) / accesses if accesses else None,
+        "io": after.io_mode,
+        "slots": after.slots,
+        "unmanaged": after.unmanaged,
+        "counted_bytes": after.bytes_read - before.bytes_read,
+        "io_bytes": io_bytes,
+        "wait_s": after.wait_s - before.wait_s,
+    }
+
+
+def main(arguments: list[str]) -> int:
+    spec = RunSpec(**json.loads(arguments[0]))
+    try:
+        print(json.dumps(measure(spec)))
+    except GuanacoError as problem:
+        print(json.dumps(problem.to_json()))
+        return problem.exit_code
+    return 0
+
+
+def to_json(spec: RunSpec) -> str:
+    return json.dumps(asdict(spec))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

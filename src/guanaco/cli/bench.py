@@ -1,0 +1,155 @@
+"""``guanaco bench``: this machine's own comparison of guanaco with plain llama.cpp on one model."""
+
+from __future__ import annotations
+
+import csv
+import json
+import platform
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from guanaco import __version__
+from guanaco.bench.compare import Budget, budgets_for_shares, compare, ratios
+from guanaco.bench.one import RunSpec
+from guanaco.bench.ways import WAYS, find_ways
+from guanaco.engine.llama import ENGINE_LABEL
+from guanaco.errors import UsageError
+from guanaco.gguf.reader import read_gguf
+from guanaco.hardware.detect import detect
+from guanaco.model.map import build_model_map
+from guanaco.units import GIB, format_bytes
+
+_FIELDS = (
+    "budget", "way", "memory_limit_bytes", "run", "prompt_tps", "decode_tps", "hit_rate", "bytes_per_token",
+    "cgroup_peak_bytes", "planned_bytes", "load_s", "load_read_bytes", "prompt_n", "decode_n", "n_ubatch",
+    "slots", "io", "unmanaged", "counted_bytes", "io_bytes", "wait_s", "read_ahead_kib",
+)  # fmt: skip
+
+
+def _shares(text: str) -> list[float]:
+    shares = []
+    for word in text.split(","):
+        try:
+            share = float(word.strip().removesuffix("%")) / 100
+        except ValueError:
+            share = 0.0
+        if not 0 < share <= 1:
+            raise UsageError(f"--experts: {word.strip()!r} is not a share like 12.5%; give 25%,12.5%,6.25%")
+        shares.append(share)
+    return shares
+
+
+@click.command("bench", short_help="Compare guanaco with plain llama.cpp on this machine.")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--experts", default="25%,12.5%,6.25%", help="Shares of the experts that fit, one budget each.")
+@click.option("--resident", is_flag=True, help="No limit: the whole model in memory (ways auto and plain).")
+@click.option("--ways", default=None, help=f"Ways to compare: {', '.join(WAYS)}.")
+@click.option("--runs", default=3, type=click.IntRange(1), help="Interleaved rounds.")
+@click.option("--prompt", "n_prompt", default=256, type=click.IntRange(1), help="Prompt tokens.")
+@click.option("--decode", "n_decode", default=96, type=click.IntRange(2), help="Tokens to decode.")
+@click.option("-t", "--threads", "n_threads", default=None, type=click.IntRange(1))
+@click.option("-ub", "--ubatch-size", "n_ubatch", default=512, type=click.IntRange(1))
+@click.option(
+    "--replay", default=None, type=click.Path(path_type=Path), help="Routing for a synthetic model."
+)
+@click.option(
+    "--csv", "csv_path", default=None, type=click.Path(path_type=Path), help="Also write every row here."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def bench_command(
+    model: Path,
+    experts: str,
+    resident: bool,
+    ways: str | None,
+    runs: int,
+    n_prompt: int,
+    n_decode: int,
+    n_threads: int | None,
+    n_ubatch: int,
+    replay: Path | None,
+    csv_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Each run is a fresh process with a cold file cache, in a memory cgroup of the plan's total size."""
+    chosen = find_ways(ways or ("auto,plain" if resident else "slots,pagecache,mmap"))
+    model_map = build_model_map(read_gguf(model))
+    if not model_map.is_moe and not resident:
+        raise UsageError(f"{model} has no experts to stream; compare it with --resident")
+    if replay is not None and not replay.is_file():
+        raise UsageError(f"--replay: {replay} is not a file")
+    base = RunSpec(
+        model=str(model),
+        way=chosen[0].name,
+        memory_bytes=detect().ram_total_bytes or 64 * GIB,
+        max_experts=-1,
+        n_prompt=n_prompt,
+        n_decode=n_decode,
+        n_ctx=n_prompt + n_decode + 64,
+        n_threads=n_threads,
+        n_ubatch=n_ubatch,
+        replay=None if replay is None else str(replay.resolve()),
+        replay_start=0,
+        seed=1,
+    )
+    ladder = (
+        [Budget("whole", None, -1)] if resident else budgets_for_shares(model_map, base, _shares(experts))
+    )
+    files = [file.path for file in model_map.files]
+    rows: list[dict[str, Any]] = []
+    for budget in ladder:
+        rows += compare(base, chosen, budget, files, runs=runs, on_row=_tell)
+        if csv_path is not None:
+            _write_csv(csv_path, rows)
+    machine = {
+        "system": platform.platform(),
+        "cores": detect().n_physical_cores,
+        "ram_bytes": detect().ram_total_bytes,
+        "guanaco": __version__,
+        "engine": ENGINE_LABEL,
+    }
+    summary = _ratios(rows, [way.name for way in chosen])
+    if as_json:
+        shown = [{key: row.get(key) for key in _FIELDS} for row in rows]
+        click.echo(json.dumps({"machine": machine, "rows": shown, "ratios": summary}))
+        return
+    for line in summary:
+        bound = "" if line["lower_90"] is None else f", at least {line['lower_90']:.2f} (90 %)"
+        click.echo(
+            f"{line['budget']:>7}  {line['figure']:<10}  {line['way']} / {line['against']}: "
+            f"{line['mean']:.2f} times{bound}, {line['pairs']} pairs"
+        )
+
+
+def _tell(row: dict[str, Any]) -> None:
+    hit = "" if row["hit_rate"] is None else f", {row['hit_rate']:.1%} hits"
+    click.echo(
+        f"{row['budget']:>7}  run {row['run']}  {row['way']:<11} prompt {row['prompt_tps']:7.2f} tok/s, "
+        f"decode {row['decode_tps']:6.2f} tok/s{hit}, {format_bytes(int(row['bytes_per_token']))}/token, "
+        f"peak {format_bytes(row['cgroup_peak_bytes'])} of {format_bytes(row['memory_limit_bytes'])}",
+        err=True,
+    )
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, _FIELDS, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.replace(path)
+
+
+def _ratios(rows: list[dict[str, Any]], ways: list[str]) -> list[dict[str, Any]]:
+    lines = []
+    for budget in dict.fromkeys(row["budget"] for row in rows):
+        of_budget = [row for row in rows if row["budget"] == budget]
+        for other in ways[1:]:
+            for figure in ("decode_tps", "prompt_tps"):
+                ratio = ratios(of_budget, ways[0], other, figure)
+                lines.append(
+                    {"budget": budget, "figure": figure, "way": ways[0], "against": other, **asdict(ratio)}
+                )
+    return lines

@@ -1,0 +1,117 @@
+"""Exact: streamed equals resident, token for token and, over the first tokens, logit for logit.
+
+Models x I/O modes x budgets. Every cell counts itself; the last test prints cells expected and executed,
+and fewer is a failure. The mutation control must fail in every architecture, else a gate could not see a
+wrong expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import pytest
+
+from guanaco.engine import native
+from tests.gates.harness import BUDGETS, IO_MODES, Bench, differences
+from tests.support.tiny_models import ARCHS, build, spec_named
+from tests.support.tiny_parts import VOCAB
+
+CELLS_PER_MODEL = len(IO_MODES) * len(BUDGETS)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    arch: str | None  # None: the embedded demo model
+    shards: int = 1
+    mixed_quants: bool = False
+    quant: str | None = None
+
+
+CASES = (
+    Case("demo", None),
+    *(Case(spec.name, spec.name) for spec in ARCHS),
+    Case("qwen3moe-two-shards", "qwen3moe", shards=2),
+    Case("gpt-oss-two-shards-mixed", "gpt-oss", shards=2, mixed_quants=True),
+    Case("qwen3moe-mixed-quants", "qwen3moe", mixed_quants=True),
+    Case("deepseek2-mixed-quants", "deepseek2", mixed_quants=True),
+    Case("olmoe-f16", "olmoe", quant="F16"),
+)
+_executed: dict[str, int] = {}
+
+
+@pytest.fixture(scope="module")
+def bench_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    folder = tmp_path_factory.mktemp("gates")
+    benches: dict[str, Bench] = {}
+
+    def get(case: Case) -> Bench:
+        if case.name not in benches:
+            benches.clear()  # one model at a time: references of others are not needed again
+            benches[case.name] = _bench(case, folder)
+        return benches[case.name]
+
+    yield get
+
+
+def _bench(case: Case, folder: Path) -> Bench:
+    if case.arch is None:
+        with as_file(files("guanaco") / "data" / "guanaco-demo-q8_0.gguf") as path:
+            return Bench(path, 1000)
+    path = build(
+        spec_named(case.arch), folder, quant=case.quant, shards=case.shards, mixed_quants=case.mixed_quants
+    )
+    return Bench(path, VOCAB)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_streamed_equals_resident(case: Case, bench_of: object) -> None:
+    assert native.has_uring(), "the io_uring gates need a library built with liburing (install liburing-dev)"
+    bench: Bench = bench_of(case)  # type: ignore[operator]
+    # References first: every budget may choose another ubatch.
+    cells = [(budget, io) for budget in BUDGETS for io in IO_MODES]
+    faults: list[str] = []
+
+    def cell(which: tuple[str, str]) -> list[str]:
+        budget, io = which
+        plan, outcome = bench.streamed(budget, io)
+        found = differences(bench.reference(plan.n_ubatch), outcome)
+        expected_mode = {
+            "uring": "io_uring, O_DIRECT",
+            "threads": "threads, O_DIRECT",
+            "pagecache": "page cache",
+        }
+        if outcome.stats is not None and outcome.stats.io_mode != expected_mode[io]:
+            found.append(f"ran as {outcome.stats.io_mode}")
+        return [f"{case.name} {budget} {io} (ubatch {plan.n_ubatch}): {fault}" for fault in found]
+
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(cell, cells):
+            _executed[case.name] = _executed.get(case.name, 0) + 1
+            faults += found
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("case", CASES[: 1 + len(ARCHS)], ids=lambda case: case.name)
+@pytest.mark.parametrize("mutation", [1, 2], ids=["id-off-by-one", "slots-exchanged"])
+def test_a_wrong_expert_is_seen(case: Case, mutation: int, bench_of: object) -> None:
+    bench: Bench = bench_of(case)  # type: ignore[operator]
+    plan, outcome = bench.streamed("all", "threads", mutation=mutation, count=6)
+    reference = bench.reference(plan.n_ubatch)
+    tokens, digests = reference.tokens[:6], reference.digests[:6]
+    wrong = [i for i in range(6) if outcome.digests[i] != digests[i]]
+    assert len(wrong) == 6, f"only prompts {wrong} noticed a wrong expert"
+    assert outcome.tokens != tokens
+
+
+def test_every_cell_was_run(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = CELLS_PER_MODEL * len(CASES)
+    executed = sum(_executed.values())
+    with capsys.disabled():
+        print(f"\nexactness gates: {expected} cells expected, {executed} executed")
+    assert executed == expected
