@@ -7,6 +7,7 @@ limits and caches are the caller's.
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
@@ -14,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from guanaco.bench.residency import cached_expert_bytes
 from guanaco.bench.ways import WAYS, Way
 from guanaco.config import LoadConfig
 from guanaco.engine.engine import Engine, EngineSpec
@@ -99,7 +101,7 @@ def _measure_loaded(engine: Engine, spec: RunSpec, way: Way, plan: Plan) -> dict
     pid = engine.pid
     if pid is None:
         raise EngineError("the worker is gone before the first request")
-    loaded_bytes = read_bytes(pid)
+    loaded_bytes = read_bytes(pid) + read_bytes(os.getpid())
     if spec.replay is not None:
         engine.control("replay_position", spec.replay_start)
         engine.control("replay_on", 1)
@@ -129,6 +131,7 @@ def _measure_loaded(engine: Engine, spec: RunSpec, way: Way, plan: Plan) -> dict
         "content": second["content"],
         "bytes_per_token": (bytes_after - bytes_before) / max(1, n_decoded),
         "load_read_bytes": loaded_bytes,
+        "cached_expert_bytes": cached_expert_bytes(engine.spec.model_map),
         "planned_bytes": plan.parts.total_bytes,
         "n_ubatch": plan.n_ubatch,
         **_streaming(before, after, bytes_after - bytes_before),

@@ -26,6 +26,7 @@ _FIELDS = (
     "budget", "way", "memory_limit_bytes", "run", "prompt_tps", "decode_tps", "hit_rate", "bytes_per_token",
     "cgroup_peak_bytes", "planned_bytes", "load_s", "load_read_bytes", "prompt_n", "decode_n", "n_ubatch",
     "slots", "io", "unmanaged", "counted_bytes", "io_bytes", "wait_s", "read_ahead_kib",
+    "cached_expert_bytes",
 )  # fmt: skip
 
 

@@ -1,0 +1,114 @@
+"""``guanaco exec``: bring your own engine. Preloads the expert store into any llama.cpp program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import click
+
+from guanaco.cli import log
+from guanaco.cli.activity import ActivityReporter
+from guanaco.cli.loading import Loadable, prepare
+from guanaco.cli.options import setting_options
+from guanaco.cli.session import announce, log_cache, resolve_flags
+from guanaco.cli.settings import load_config, model_path
+from guanaco.engine import native
+from guanaco.engine.exits import describe_exit
+from guanaco.engine.launch import RunFiles, worker_environment
+from guanaco.engine.native import NativeStats, StatsFile
+from guanaco.errors import EngineError, UsageError, WorkerDiedError
+
+_GROUPS = ("model", "load")
+# They load copies of the weights, which no expert store can stand in for.
+_REFUSED_WORDS = {
+    "--no-mmap": "weights must stay mapped",
+    "--mlock": "it would lock the whole file in memory",
+    "--check-tensors": "it would read the whole file",
+}
+
+
+@click.command("exec", context_settings={"ignore_unknown_options": True})
+@setting_options(*_GROUPS)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec_command(command: tuple[str, ...], **given: Any) -> None:
+    """Run COMMAND (after --), any llama.cpp program with a shared libggml-base, with experts streamed.
+
+    Name the same model twice: guanaco exec --model M.gguf --memory 8GiB -- llama-server -m M.gguf --no-repack
+    --no-warmup. The budget is planned for our engine's sizes; give the program the same context and batch.
+    """
+    log.setup(verbose=True)
+    resolved = resolve_flags(_GROUPS, given)
+    config = load_config(model_path(None, given, resolved), resolved)
+    for word in command[1:]:
+        if word in _REFUSED_WORDS:
+            raise UsageError(f"{word} cannot be used with exec: {_REFUSED_WORDS[word]}; leave it out")
+    if config.load_mode == "mmap":
+        raise UsageError("exec streams experts; with --load-mode mmap run the program by itself")
+    loadable = prepare(replace(config, load_mode="streaming"))
+    if not loadable.model.is_moe:
+        raise UsageError(f"{config.model} has no experts to stream; run the program by itself")
+    announce(loadable)
+    code, stats = _run(command, loadable)
+    if stats is None or stats.state == "idle":
+        raise EngineError(
+            f"{command[0]} never mapped the model through the preloaded library: it is linked statically, "
+            "or it did not load this file; use a build with a shared libggml-base and the same path"
+        )
+    log.logger.info("%s", log.final_line(stats))
+    if code < 0:
+        raise WorkerDiedError(describe_exit(code, None, []), return_code=code)
+    if code == 0 and stats.graphs > 0 and stats.groups_bound != stats.groups_expected:
+        raise EngineError(
+            f"only {stats.groups_bound} of {stats.groups_expected} groups of experts were streamed; "
+            "run the program with --no-repack and all layers on the processor",
+            groups_bound=stats.groups_bound,
+            groups_expected=stats.groups_expected,
+        )
+    if code != 0:
+        raise click.exceptions.Exit(code)
+
+
+def _run(command: tuple[str, ...], loadable: Loadable) -> tuple[int, NativeStats | None]:
+    """The program's exit code (negative: a signal) and the last counters."""
+    library = native.library_path()
+    files = RunFiles()
+    try:
+        stats_file = StatsFile(files.stats)
+        text = native.plan_text(
+            loadable.model,
+            loadable.plan,
+            loadable.config.io,
+            files.stats,
+            engine="llama.cpp",
+            policy=loadable.config.policy,
+        )
+        files.plan.write_text(text)
+        environment = worker_environment(os.environ, library=library, plan_file=files.plan, verbose=True)
+        try:
+            process = subprocess.Popen(command, env=environment)
+        except OSError as problem:
+            raise UsageError(f"{command[0]} cannot be started: {problem.strerror}") from None
+        _forward_signals(process)
+        with ActivityReporter(stats_file.read, lambda stats: log_cache(stats, loadable)):
+            code = process.wait()
+        return code, stats_file.read()
+    finally:
+        files.remove()
+
+
+def _forward_signals(process: subprocess.Popen[bytes]) -> None:
+    """The program decides what a signal means; we end when it does."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        # Ctrl-C reached the whole foreground group already.
+        if number != signal.SIGINT or not sys.stdin.isatty():
+            process.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, forward)
