@@ -110,8 +110,8 @@ def line(name: str) -> Callable[[World], object]:
     return lambda w: next(row for row in w.native_plan.splitlines() if row.startswith(f"{name} "))
 
 
-def speculation(w: World) -> list[Any]:
-    return list(w.params.speculative.types)
+def speculation(w: World) -> list[int]:
+    return [kind.value for kind in w.params.speculative.types]
 
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 - refused without a key
@@ -153,7 +153,7 @@ CASES = {
     "--chat-template": Case("load.chat_template", "chatml", lambda w: w.params.chat_template, "chatml",
                             "llama2"),
     "-a": Case("load.alias", "parrot", lambda w: w.params.model_alias, {"parrot"}, "finch", ("a,b", " ")),
-    "--spec-type": Case("load.spec_type", "none", lambda w: [kind.value for kind in speculation(w)], [0], "none",
+    "--spec-type": Case("load.spec_type", "none", speculation, [0], "none",
                         ("draft-simple", "ngram-cache")),
     "-s": Case("sampling.seed", "7", lambda w: w.params.sampling.seed, 7, "8", (*NOT_A_COUNT, "-2")),
     "--temp": Case("sampling.temperature", "0.5", lambda w: w.params.sampling.temp, 0.5, "0",

@@ -1,0 +1,171 @@
+"""The lines on stderr, the periodic one included, and the report of a run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from guanaco.cli import log
+from guanaco.cli.activity import Activity
+from guanaco.cli.chat import Answer
+from guanaco.cli.progress import ProgressLine
+from guanaco.cli.summary import RunFacts, run_json, summary_lines
+from guanaco.config import LoadConfig
+from guanaco.engine.engine import LoadProgress
+from guanaco.engine.native import NativeStats
+from guanaco.units import MIB
+from tests.support.specs import demo_spec
+
+STATS = NativeStats(
+    state="ready",
+    io_mode="threads, O_DIRECT",
+    arena_bytes=4 * MIB,
+    slots=36,
+    dense_bytes_total=100,
+    dense_bytes_read=100,
+    groups_expected=4,
+    groups_bound=4,
+    accesses=200,
+    hits=158,
+    misses=42,
+    bytes_read=42_000,
+    evictions=6,
+    prefetch_calls=50,
+    unmanaged=0,
+    read_errors=0,
+    read_retries=0,
+    wait_s=0.5,
+    graphs=12,
+    tokens=12,
+    replay_exhausted=False,
+    last_error="",
+)
+ANSWER = Answer("hello", "", (1, 2), "stop", prompt_n=10, prompt_tps=100.0, decode_n=30, decode_tps=10.0)
+
+
+def facts(**changes: object) -> RunFacts:
+    spec = demo_spec(LoadConfig(demo_spec().config.model, load_mode="streaming", max_experts=9))
+    base = RunFacts(spec.plan, "lru", 1.5, 70 * MIB, replace(STATS, accesses=0, hits=0, bytes_read=0), STATS,
+                    (ANSWER,))  # fmt: skip
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_the_storage_lines_keep_their_form() -> None:
+    config, parsed = log.model_lines(demo_spec().model_map)
+    assert re.fullmatch(
+        r"\[Guanaco Storage\] Model config: qwen3moe, experts=32, top_k=4, layers=4, hidden=192", config
+    )
+    assert parsed == "[Guanaco Storage] Parsed 12 expert tensors across 4 layers (from 1 shard(s))"
+
+
+def test_layers_for_prediction_are_not_counted_as_layers() -> None:
+    model = demo_spec().model_map
+    groups = (*model.groups[:-1], replace(model.groups[-1], is_mtp=True))
+    config, parsed = log.model_lines(replace(model, groups=groups))
+    assert "layers=3" in config
+    assert "across 4 layers" in parsed
+
+
+def test_a_dense_model_has_no_expert_lines() -> None:
+    model = replace(demo_spec().model_map, groups=())
+    assert log.model_lines(model) == ["[Guanaco Storage] Model config: qwen3moe, dense, layers=4, hidden=192"]
+
+
+def test_the_cache_lines_count_what_was_measured() -> None:
+    periodic = log.cache_line(STATS, demo_spec().model_map)
+    assert periodic == (
+        "[Guanaco HerdCache] pin cache: 79% resident, 158/200 expert accesses, 36 slots across 12 tensors"
+    )
+    assert log.final_line(STATS) == (
+        "[Guanaco HerdCache] final: 79% resident, 200 expert accesses over 50 prefetch calls, evictions=6, "
+        "bytes_read=42000, unmanaged=0"
+    )
+    assert log.final_line(replace(STATS, read_errors=2)).endswith("read_errors=2")
+    assert "no accesses" in log.final_line(replace(STATS, accesses=0, hits=0))
+
+
+def test_the_periodic_line_comes_with_activity_only() -> None:
+    activity = Activity(period_s=30.0)
+    accesses = [0] * 100
+    assert not any(activity.step(count, 1.0) for count in accesses)
+    due = [activity.step(count, 1.0) for count in range(1, 61)]
+    assert [index + 1 for index, is_due in enumerate(due) if is_due] == [30, 60]
+
+
+def test_the_json_has_the_stable_shape() -> None:
+    shape = run_json(facts(), {"placement": "stream"})
+    assert shape["text"] == "hello"
+    assert shape["tokens"] == [1, 2]
+    assert shape["timings"] == {
+        "prompt_n": 10, "prompt_tps": 100.0, "decode_n": 30, "decode_tps": 10.0, "load_s": 1.5,
+    }  # fmt: skip
+    assert set(shape["memory"]) == {"budget_bytes", "planned_bytes", "peak_bytes"}
+    stable = {"mode", "io", "arena_bytes", "slots", "hits", "misses", "bytes_read", "unmanaged", "policy"}
+    assert stable <= set(shape["streaming"])
+    assert shape["streaming"]["hit_rate"] == 0.79
+    assert shape["streaming"]["bytes_per_token"] == 42_000 / 40
+    assert shape["plan"] == {"placement": "stream"}
+
+
+def test_without_streaming_it_is_null() -> None:
+    shape = run_json(facts(plan=demo_spec().plan, before=None, after=None), {})
+    assert shape["streaming"] is None
+
+
+def test_unknown_rates_are_null_not_zero() -> None:
+    shape = run_json(facts(before=STATS), {})
+    assert shape["streaming"]["hit_rate"] is None
+    assert run_json(facts(peak_bytes=None), {})["memory"]["peak_bytes"] is None
+
+
+def test_the_summary_names_every_promised_figure() -> None:
+    text = "\n".join(summary_lines(facts()))
+    for words in ("30 tokens at 10.0 tok/s", "hit rate 79.0%", "read per token", "threads, O_DIRECT",
+                  "peak 70.0 MiB", "budget"):  # fmt: skip
+        assert words in text
+    assert "warning" not in text
+    assert "warning: 3 expert products" in "\n".join(summary_lines(facts(after=replace(STATS, unmanaged=3))))
+
+
+class Terminal:
+    """Remembers what is written."""
+
+    def __init__(self, is_terminal: bool) -> None:
+        self.text = ""
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+
+def test_progress_on_a_terminal_is_one_line_and_goes_away() -> None:
+    terminal = Terminal(True)
+    with ProgressLine("m", terminal) as progress:  # type: ignore[arg-type]
+        progress(LoadProgress(0.5, 0.4))
+        progress(LoadProgress(None, 1.6))
+    assert terminal.text.startswith("\r[guanaco] loading m 50% (0 s)\r[guanaco] loading m (2 s)")
+    assert terminal.text.endswith("\r")
+    assert "\n" not in terminal.text
+
+
+def test_progress_elsewhere_is_an_occasional_line() -> None:
+    stream = Terminal(False)
+    with ProgressLine("m", stream) as progress:  # type: ignore[arg-type]
+        for second in range(25):
+            progress(LoadProgress(second / 25, float(second)))
+    assert stream.text.splitlines() == ["[guanaco] loading m 40% (10 s)", "[guanaco] loading m 80% (20 s)"]
+
+
+@pytest.mark.parametrize(("layers", "count"), [(None, 0), (0, 0), (99, 1)])
+def test_layers_for_a_missing_card_are_ignored_aloud(layers: int | None, count: int) -> None:
+    lines = log.card_lines(LoadConfig(demo_spec().config.model, n_gpu_layers=layers))
+    assert len(lines) == count
+    assert all("-ngl 99 is ignored" in text for text in lines)

@@ -1,0 +1,97 @@
+"""How the command ends: exit codes, one line, and JSON where it was asked for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from guanaco import __version__
+from guanaco.cli import main as entry
+
+
+def guanaco(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "guanaco.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_and_version() -> None:
+    shown = guanaco()
+    assert shown.returncode == 0
+    for name in ("run", "serve", "plan", "inspect", "demo"):
+        assert f"\n  {name} " in shown.stdout
+    assert guanaco("--version").stdout == f"guanaco, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("fly",), 2, "No such command 'fly'."),
+        (("run", "--fly"), 2, "No such option '--fly'."),
+        (("run",), 2, "no model is named"),
+        (("pull", "x"), 2, "the command 'pull' is not in this version"),
+        (("run", "/nowhere/x.gguf", "hello"), 3, "/nowhere/x.gguf"),
+        (("run", "x.gguf", "tell", "me"), 2, "unexpected word 'me'; put a prompt of several words in quotes"),
+        (("plan", "x.gguf", "--memory", "12parrots"), 2, "'12parrots' is not a size"),
+        (("plan", "x.gguf", "--card", "8GiB"), 2, "--card is not in this version"),
+        (("serve", "/"), 2, "/ is a folder"),
+    ],
+)
+def test_errors_are_one_line_with_a_code(words: tuple[str, ...], code: int, message: str) -> None:
+    result = guanaco(*words)
+    assert result.returncode == code
+    assert message in result.stderr
+    assert result.stderr.startswith("guanaco: error: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+def test_with_json_the_error_is_json_too() -> None:
+    result = guanaco("run", "/nowhere/x.gguf", "hello", "--json")
+    assert result.returncode == 3
+    error = json.loads(result.stdout)["error"]
+    assert error["type"] == "invalid_model"
+    assert "/nowhere/x.gguf" in error["message"]
+
+
+def test_the_unexpected_is_one_line_as_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def explode(*_: object) -> None:
+        raise ZeroDivisionError("over\nthere")
+
+    monkeypatch.setattr(entry.cli, "invoke", explode)
+    assert entry.main(["demo"]) == 1
+    error = capsys.readouterr().err
+    assert error == "guanaco: error: unexpected ZeroDivisionError: over there; please report it\n"
+
+
+def test_run_does_not_pay_for_the_server() -> None:
+    code = (
+        "import sys; from guanaco.cli.run import run_command; "
+        "heavy = 'fastapi uvicorn httpx rich pydantic xllamacpp'.split(); "
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "[]\n"
+
+
+def test_closed_streams_do_no_harm(tmp_path: Path) -> None:
+    script = f'"{sys.executable}" -m guanaco.cli.main plan /nowhere <&- >&- 2>&-; echo $? > "{tmp_path}/code"'
+    subprocess.run(["/bin/sh", "-c", script], check=True)
+    assert (tmp_path / "code").read_text() == "3\n"
+
+
+def test_a_full_disk_is_an_error_not_a_traceback() -> None:
+    script = f'"{sys.executable}" -m guanaco.cli.main --help > /dev/full'
+    result = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "guanaco: error: the answer cannot be written: No space left on device\n"
