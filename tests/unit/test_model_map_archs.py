@@ -1,4 +1,4 @@
-"""The map of every tiny architecture, against the shapes that the ``gguf`` package reads from the same file."""
+"""The map of every tiny architecture, against the shapes the ``gguf`` package reads from the same file."""
 
 from __future__ import annotations
 
