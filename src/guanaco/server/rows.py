@@ -9,7 +9,8 @@ from guanaco.server.state import Serving
 
 
 def model_row(serving: Serving) -> dict[str, Any]:
-    plan = serving.engine.spec.plan
+    spec = serving.engine.spec
+    plan = spec.plan
     return {
         "id": serving.name,
         "object": "model",
@@ -19,7 +20,7 @@ def model_row(serving: Serving) -> dict[str, Any]:
         "placement": plan.placement,
         "mode": plan.mode,
         "vram_bytes": plan.vram_bytes,
-        "context_length": plan.n_ctx,
+        "context_length": min(plan.n_ctx // plan.n_parallel, spec.model_map.n_ctx_train),
         "limited_by": plan.limited_by,
         "memory": {
             "budget_bytes": plan.budget_bytes,

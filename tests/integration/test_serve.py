@@ -1,0 +1,213 @@
+"""``guanaco serve`` with the embedded model, streamed from the drive, as a client sees it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from guanaco.cli.demo import demo_model
+from tests.support.cli import Served, served, wait_until
+
+MODEL = str(demo_model())
+STREAMED = (MODEL, "--load-mode", "streaming", "--guanaco-max-experts", "9", "--memory", "256MiB")
+PERU = {"messages": [{"role": "user", "content": "What is the capital of Peru?"}], "temperature": 0}
+LONG = {"messages": [{"role": "user", "content": "Tell me a story."}], "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with served(*STREAMED) as running:
+        yield running
+
+
+def events(response: httpx.Response) -> list[Any]:
+    words = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
+    assert words[-1] == "[DONE]"
+    return [json.loads(word) for word in words[:-1]]
+
+
+def test_health_and_models(server: Served) -> None:
+    assert server.get("/health").json() == {"status": "ok"}
+    (row,) = server.get("/v1/models").json()["data"]
+    assert row["id"] == "guanaco-demo"
+    assert row["state"] == "ready"
+    assert row["placement"] == "stream"
+    assert row["context_length"] == 1024
+    assert row["memory"]["peak_bytes"] < row["memory"]["budget_bytes"] == 256 << 20
+    assert row["streaming"]["slots"] == 36
+    assert row["streaming"]["unmanaged"] == 0
+    assert server.get("/v1/models/guanaco-demo").json()["id"] == "guanaco-demo"
+    missing = server.get("/v1/models/other")
+    assert missing.status_code == 404
+    assert missing.json()["error"]["type"] == "not_found_error"
+
+
+def test_chat(server: Served) -> None:
+    answer = server.post("/v1/chat/completions", PERU).json()
+    assert answer["choices"][0]["message"]["content"] == "The capital of Peru is Lima."
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["model"] == "guanaco-demo"
+    assert answer["usage"]["completion_tokens"] == 8
+
+
+def test_chat_as_a_stream(server: Served) -> None:
+    response = server.post("/v1/chat/completions", {**PERU, "stream": True})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    pieces = [event["choices"][0]["delta"].get("content") for event in events(response)]
+    assert "".join(piece for piece in pieces if piece) == "The capital of Peru is Lima."
+    assert len([piece for piece in pieces if piece]) > 3, "it came in pieces"
+
+
+def test_completions(server: Served) -> None:
+    body = {"prompt": "Once upon", "max_tokens": 4, "temperature": 0}
+    answer = server.post("/v1/completions", body).json()
+    assert answer["choices"][0]["text"].startswith(" a time")
+    assert answer["choices"][0]["finish_reason"] == "length"
+    streamed = server.post("/v1/completions", {**body, "stream": True})
+    assert "".join(e["choices"][0]["text"] for e in events(streamed)).startswith(" a time")
+
+
+def test_tokens_there_and_back(server: Served) -> None:
+    tokens = server.post("/tokenize", {"content": "a fox by the river"}).json()["tokens"]
+    assert server.post("/detokenize", {"tokens": tokens}).json() == {"content": "a fox by the river"}
+
+
+def test_props(server: Served) -> None:
+    assert server.get("/props").json()["default_generation_settings"]["n_ctx"] == 1024
+
+
+def test_metrics_count_what_happened(server: Served) -> None:
+    name = 'guanaco_requests_total{path="/v1/chat/completions",status="200"}'
+    server.post("/v1/chat/completions", PERU)
+    before, hits_before = server.metric(name), server.metric("guanaco_expert_accesses_total")
+    server.post("/v1/chat/completions", PERU)
+    assert server.metric(name) == before + 1
+    assert server.metric("guanaco_expert_accesses_total") > hits_before
+    assert server.metric("guanaco_expert_hits_total") > 0
+    assert server.metric("guanaco_expert_unmanaged_total") == 0
+    assert server.metric("guanaco_expert_groups_bound") == 4
+    text = server.get("/metrics").text
+    assert "\nguanaco_io_info{mode=" in text
+    assert "\nllamacpp:tokens_predicted_total " in text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/v1/chat/completions", {}, 400, "messages: Field required"),
+        ("/v1/chat/completions", {"messages": []}, 400, "messages: List should have at least 1 item"),
+        ("/v1/chat/completions", {"messages": "hi"}, 400, "messages: Input should be a valid"),
+        ("/v1/chat/completions", {"messages": [{"content": "x"}]}, 400, "messages.0.role: Field required"),
+        ("/v1/chat/completions", {**PERU, "temperature": "hot"}, 400, "temperature"),
+        ("/v1/chat/completions", {**PERU, "temperature": -1}, 400, "temperature"),
+        ("/v1/chat/completions", {**PERU, "max_tokens": 1.5}, 400, "max_tokens"),
+        ("/v1/chat/completions", {**PERU, "n": 5}, 400, "n"),
+        ("/v1/chat/completions", [1], 400, "should be an object"),
+        ("/v1/completions", {}, 400, "prompt: Field required"),
+        ("/v1/completions", {"prompt": "x " * 40000}, 400, "context"),
+        ("/v1/embeddings", {"input": "x"}, 501, "--embeddings"),
+        ("/v1/nothing", {}, 404, "Not Found"),
+    ],
+)
+def test_wrong_requests_get_openais_error_shape(
+    server: Served, path: str, body: Any, status: int, words: str
+) -> None:
+    response = server.post(path, body)
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert words in error["message"]
+    assert error["code"] == status
+    assert isinstance(error["type"], str)
+    assert server.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"messages": NaN}'])
+def test_what_is_no_json_is_refused(server: Served, raw: bytes) -> None:
+    response = httpx.post(f"{server.url}/v1/chat/completions", content=raw, timeout=60)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_body_without_end_is_refused(server: Served) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(40):
+            yield b" " * (1 << 20)
+
+    try:
+        response = httpx.post(f"{server.url}/v1/completions", content=endless(), timeout=60)
+    except httpx.WriteError:
+        pass  # it hung up before all was sent
+    else:
+        assert response.status_code == 413
+    assert server.get("/health").status_code == 200
+
+
+def test_a_wrong_method_is_told_so(server: Served) -> None:
+    response = server.get("/v1/chat/completions")
+    assert response.status_code == 405
+    assert response.json()["error"]["code"] == 405
+
+
+def test_a_client_that_leaves_ends_its_generation(server: Served) -> None:
+    cancelled = server.metric("guanaco_requests_cancelled_total")
+    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=LONG, timeout=60) as response:
+        chunks = response.iter_raw()
+        next(chunks)
+        assert server.metric("llamacpp:requests_processing") == 1
+    wait_until(lambda: server.metric("guanaco_requests_cancelled_total") == cancelled + 1, 3, "cancelled")
+    wait_until(lambda: server.metric("llamacpp:requests_processing") == 0, 5, "the engine stopped")
+    assert server.metric("guanaco_requests_in_flight") == 0
+
+
+def test_a_client_that_does_not_stream_can_leave_too(server: Served) -> None:
+    cancelled = server.metric("guanaco_requests_cancelled_total")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}/v1/chat/completions", json={**LONG, "stream": False}, timeout=0.5)
+    wait_until(lambda: server.metric("guanaco_requests_cancelled_total") == cancelled + 1, 3, "cancelled")
+    time.sleep(2.5)  # the engine looks once a second, and only while nobody else asks it for something
+    assert server.metric("llamacpp:requests_processing") == 0
+
+
+def test_requests_at_once_are_all_answered(server: Served) -> None:
+    with httpx.Client(timeout=60) as client:
+        import concurrent.futures
+
+        def ask(_: int) -> str:
+            answer = client.post(f"{server.url}/v1/chat/completions", json=PERU).json()
+            return str(answer["choices"][0]["message"]["content"])
+
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            assert set(pool.map(ask, range(6))) == {"The capital of Peru is Lima."}
+
+
+def test_embeddings_where_they_are_asked_for() -> None:
+    with served(
+        MODEL, "--embeddings", "--pooling", "mean", "--memory", "512MiB", "-a", "embedder"
+    ) as running:
+        body = {"input": ["a fox", "an owl"]}
+        answer = running.post("/v1/embeddings", body).json()
+        vectors = [row["embedding"] for row in answer["data"]]
+        assert [len(vector) for vector in vectors] == [192, 192]
+        assert vectors[0] != vectors[1]
+        assert running.get("/v1/models").json()["data"][0]["id"] == "embedder"
+
+
+def test_with_a_key_everything_but_health_needs_it() -> None:
+    with served(MODEL, "--memory", "512MiB", "--api-key", "first,second") as running:
+        assert running.get("/health").status_code == 200
+        for path in ("/v1/models", "/metrics", "/props"):
+            refused = running.get(path)
+            assert refused.status_code == 401
+            assert refused.json()["error"]["type"] == "authentication_error"
+        assert running.post("/v1/chat/completions", PERU).status_code == 401
+        for headers in ({"Authorization": "Bearer second"}, {"X-Api-Key": "first"}):
+            assert running.get("/v1/models", headers=headers).status_code == 200
+        wrong = {"Authorization": "Bearer firs"}
+        assert running.post("/v1/chat/completions", PERU, headers=wrong).status_code == 401
+        right = {"Authorization": "Bearer first"}
+        assert running.post("/v1/chat/completions", PERU, headers=right).status_code == 200
