@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -30,9 +31,11 @@ def bind(config: ServeConfig) -> socket.socket:
         family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
         return socket.create_server(address[:2], family=family)
     except OSError as problem:
+        # Python adds words of its own to a system error's text, and none to a resolver's.
+        number = problem.errno or 0
+        reason = os.strerror(number) if number > 0 else problem.strerror
         raise AddressError(
-            f"cannot listen on {config.host}:{config.port}: {problem.strerror or problem}; "
-            "choose another --port or --host",
+            f"cannot listen on {config.host}:{config.port}: {reason}; choose another --port or --host",
             host=config.host,
             port=config.port,
         ) from None
