@@ -101,6 +101,7 @@ def test_ctrl_c_tells_open_streams_why() -> None:
         server.signal(signal.SIGINT)
         assert "shutting down" in str(listener.last_event["error"]["message"])
         assert server.wait(3) == 130
+        assert server.lines[-1].startswith("[Guanaco HerdCache] final: "), "the counters are not lost"
 
 
 def test_ctrl_c_while_loading() -> None:

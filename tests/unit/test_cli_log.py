@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import threading
+import time
 from dataclasses import replace
 
 import pytest
 
-from guanaco.cli import log
-from guanaco.cli.activity import Activity
+from guanaco.cli import activity, log
 from guanaco.cli.chat import Answer
 from guanaco.cli.progress import ProgressLine
 from guanaco.cli.summary import RunFacts, run_json, summary_lines
@@ -87,11 +89,30 @@ def test_the_cache_lines_count_what_was_measured() -> None:
 
 
 def test_the_periodic_line_comes_with_activity_only() -> None:
-    activity = Activity(period_s=30.0)
-    accesses = [0] * 100
-    assert not any(activity.step(count, 1.0) for count in accesses)
-    due = [activity.step(count, 1.0) for count in range(1, 61)]
+    seconds = activity.Activity(period_s=30.0)
+    assert not any(seconds.step(0, 1.0) for _ in range(100))
+    due = [seconds.step(count, 1.0) for count in range(1, 61)]
     assert [index + 1 for index, is_due in enumerate(due) if is_due] == [30, 60]
+
+
+def test_the_reporter_reads_until_its_context_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activity, "TICK_S", 0.01)
+    monkeypatch.setattr(activity, "PERIOD_S", 0.03)
+    accesses = itertools.count(1)
+    seen: list[NativeStats] = []
+    enough = threading.Event()
+
+    def emit(stats: NativeStats) -> None:
+        seen.append(stats)
+        if len(seen) == 2:
+            enough.set()
+
+    with activity.ActivityReporter(lambda: replace(STATS, accesses=next(accesses)), emit):
+        assert enough.wait(10)
+    count = len(seen)
+    time.sleep(0.1)
+    assert len(seen) == count
+    assert seen[1].accesses - seen[0].accesses == 3
 
 
 def test_the_json_has_the_stable_shape() -> None:

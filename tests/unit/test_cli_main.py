@@ -41,6 +41,7 @@ def test_help_and_version() -> None:
         (("run", "/nowhere/x.gguf", "hello"), 3, "/nowhere/x.gguf"),
         (("run", "x.gguf", "tell", "me"), 2, "unexpected word 'me'; put a prompt of several words in quotes"),
         (("plan", "x.gguf", "--memory", "12parrots"), 2, "'12parrots' is not a size"),
+        (("run", "x.gguf", "hello", "--embeddings"), 2, "use it with guanaco serve"),
         (("plan", "x.gguf", "--card", "8GiB"), 2, "--card is not in this version"),
         (("serve", "/"), 2, "/ is a folder"),
     ],

@@ -14,7 +14,7 @@ PERIOD_S = 30.0
 class Activity:
     """Counts the seconds in which experts were used; ``step`` is True when a line is due. No clock inside."""
 
-    def __init__(self, period_s: float = PERIOD_S) -> None:
+    def __init__(self, period_s: float) -> None:
         self._period_s = period_s
         self._active_s = 0.0
         self._accesses = 0
@@ -47,7 +47,7 @@ class ActivityReporter:
         self._thread.join(TICK_S)
 
     def _run(self) -> None:
-        activity = Activity()
+        activity = Activity(PERIOD_S)
         while not self._done.wait(TICK_S):
             stats = self._read()
             if stats is not None and activity.step(stats.accesses, TICK_S):

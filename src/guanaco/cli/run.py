@@ -38,6 +38,8 @@ def run_command(words: tuple[str, ...], raw: bool, as_json: bool, verbose: bool,
     resolved = resolve_flags(_GROUPS, given)
     model, prompt = _split(words, has_flag=given.get("m") is not None)
     config = load_config(model_path(model, given, resolved), resolved)
+    if config.embeddings:
+        raise UsageError("--embeddings gives no answers to show; use it with guanaco serve")
     sampling = sampling_config(resolved)
     is_conversation = prompt is None and not as_json and sys.stdin.isatty()
     if prompt is None and not is_conversation:

@@ -49,6 +49,8 @@ def serve_command(model: str | None, verbose: bool, **given: Any) -> None:
         log.logger.info("[guanaco] ready after %.1f s", engine.load_s or 0.0)
 
     server = ModelServer(spec, listener, where, on_progress=progress, on_ready=on_ready)
-    with progress, ActivityReporter(server.engine.stats, lambda stats: log_cache(stats, loadable)):
-        server.run()
-    log_stats(server.engine, log.final_line)
+    try:
+        with progress, ActivityReporter(server.engine.stats, lambda stats: log_cache(stats, loadable)):
+            server.run()
+    finally:
+        log_stats(server.engine, log.final_line)

@@ -82,9 +82,11 @@ def open_session(loadable: Loadable, sampling: SamplingConfig, *, verbose: bool)
         with ProgressLine(spec.alias, sys.stderr) as progress:
             engine.wait_ready(progress)
         log_stats(engine, log.io_line)
-        with ActivityReporter(engine.stats, lambda stats: log_cache(stats, loadable)):
-            yield Session(engine)
-        log_stats(engine, log.final_line)
+        try:
+            with ActivityReporter(engine.stats, lambda stats: log_cache(stats, loadable)):
+                yield Session(engine)
+        finally:
+            log_stats(engine, log.final_line)
 
 
 def log_stats(engine: Engine, render: Callable[[NativeStats], str]) -> None:
