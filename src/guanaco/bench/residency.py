@@ -1,6 +1,7 @@
 """Which bytes of a file the page cache holds: the outside check of what streaming leaves behind.
 
-Asks the kernel with ``mincore`` over a mapping of its own, which reads nothing. Raises OSError where that fails.
+Asks the kernel with ``mincore`` over a mapping of its own, which reads nothing. Raises OSError where that
+fails.
 """
 
 from __future__ import annotations
