@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <sstream>
 
@@ -10,6 +11,8 @@ namespace {
 
 constexpr size_t kMaxPlanBytes = 64u << 20;
 constexpr uint64_t kMaxOffset = uint64_t{1} << 50;
+constexpr uint64_t kMaxChunkBytes = 1u << 30;
+constexpr uint32_t kMaxSlots = 1u << 24;
 
 bool parse_io(const std::string& text, IoMode* io) {
   static const struct {
@@ -36,42 +39,66 @@ std::string rest_of(std::istringstream& in) {
   return text;
 }
 
+// Streams take "-1" for an unsigned number and wrap it round; a plan must not.
+template <typename Number>
+bool read_number(std::istringstream& in, Number* number) {
+  std::string word;
+  if (!(in >> word)) return false;
+  const char* const end = word.data() + word.size();
+  const auto [stop, problem] = std::from_chars(word.data(), end, *number);
+  return problem == std::errc() && stop == end;
+}
+
+template <typename... Numbers>
+bool read_numbers(std::istringstream& in, Numbers*... numbers) {
+  return (read_number(in, numbers) && ...);
+}
+
+bool read_flag(std::istringstream& in, bool* flag) {
+  uint32_t number = 0;
+  if (!read_number(in, &number) || number > 1) return false;
+  *flag = number == 1;
+  return true;
+}
+
 bool parse_line(const std::string& key, std::istringstream& in, LoadPlan* plan) {
   if (key == "io") {
     std::string mode;
     return (in >> mode) && parse_io(mode, &plan->io);
   }
-  if (key == "io_threads") return static_cast<bool>(in >> plan->io_threads);
-  if (key == "queue_depth") return static_cast<bool>(in >> plan->queue_depth);
-  if (key == "read_chunk_bytes") return static_cast<bool>(in >> plan->read_chunk_bytes);
-  if (key == "staging_bytes") return static_cast<bool>(in >> plan->staging_bytes);
-  if (key == "batch_tokens") return static_cast<bool>(in >> plan->batch_tokens);
-  if (key == "testing") return static_cast<bool>(in >> plan->testing);
-  if (key == "manage") return static_cast<bool>(in >> plan->manage);
+  if (key == "io_threads") return read_number(in, &plan->io_threads);
+  if (key == "queue_depth") return read_number(in, &plan->queue_depth);
+  if (key == "read_chunk_bytes") return read_number(in, &plan->read_chunk_bytes);
+  if (key == "staging_bytes") return read_number(in, &plan->staging_bytes);
+  if (key == "batch_tokens") return read_number(in, &plan->batch_tokens);
+  if (key == "testing") return read_flag(in, &plan->testing);
+  if (key == "manage") return read_flag(in, &plan->manage);
   if (key == "policy") return static_cast<bool>(in >> plan->policy);
   if (key == "stats") return !(plan->stats_path = rest_of(in)).empty();
   if (key == "replay") return !(plan->replay_path = rest_of(in)).empty();
   if (key == "engine") return !(plan->engine = rest_of(in)).empty();
   if (key == "file") {
     PlanFile file;
-    if (!(in >> file.device >> file.inode >> file.size_bytes >> file.mtime_ns)) return false;
+    if (!read_numbers(in, &file.device, &file.inode, &file.size_bytes, &file.mtime_ns)) return false;
     file.path = rest_of(in);
     plan->files.push_back(file);
     return !file.path.empty();
   }
   if (key == "dense") {
     DenseRange range;
-    if (!(in >> range.file >> range.offset >> range.nbytes)) return false;
+    if (!read_numbers(in, &range.file, &range.offset, &range.nbytes)) return false;
     plan->dense.push_back(range);
     return true;
   }
   if (key == "class") {
     SizeClass size_class;
     size_t n_parts = 0;
-    if (!(in >> size_class.slots >> size_class.stride_bytes >> n_parts) || n_parts == 0 || n_parts > 8) return false;
+    if (!read_numbers(in, &size_class.slots, &size_class.stride_bytes, &n_parts) || n_parts == 0 || n_parts > 8) {
+      return false;
+    }
     for (size_t i = 0; i < n_parts; ++i) {
       uint64_t offset = 0;
-      if (!(in >> offset)) return false;
+      if (!read_number(in, &offset)) return false;
       size_class.part_offsets.push_back(offset);
     }
     plan->classes.push_back(size_class);
@@ -79,13 +106,18 @@ bool parse_line(const std::string& key, std::istringstream& in, LoadPlan* plan) 
   }
   if (key == "group") {
     ExpertGroup group;
-    if (!(in >> group.layer >> group.size_class >> group.n_expert >> group.expected)) return false;
+    if (!read_numbers(in, &group.layer, &group.size_class, &group.n_expert) || !read_flag(in, &group.expected)) {
+      return false;
+    }
     plan->groups.push_back(group);
     return true;
   }
   if (key == "part") {
     ExpertPart part;
-    if (plan->groups.empty() || !(in >> part.role >> part.file >> part.offset >> part.slice_bytes)) return false;
+    if (plan->groups.empty() || !(in >> part.role) ||
+        !read_numbers(in, &part.file, &part.offset, &part.slice_bytes)) {
+      return false;
+    }
     part.tensor_name = rest_of(in);
     plan->groups.back().parts.push_back(part);
     return true;
@@ -111,14 +143,16 @@ bool check_group(const LoadPlan& plan, const ExpertGroup& group, std::string* er
   }
   for (size_t i = 0; i < group.parts.size(); ++i) {
     const ExpertPart& part = group.parts[i];
-    if (part.slice_bytes >= kMaxOffset || !in_file(plan, part.file, part.offset, part.slice_bytes * group.n_expert)) {
+    // First the single slice: the product with the number of experts must not wrap round.
+    if (part.slice_bytes >= kMaxOffset / group.n_expert ||
+        !in_file(plan, part.file, part.offset, part.slice_bytes * group.n_expert)) {
       *error = where + ": " + part.tensor_name + " lies outside its file";
       return false;
     }
     const uint64_t room_end = i + 1 < size_class.part_offsets.size() ? size_class.part_offsets[i + 1]
                                                                      : size_class.stride_bytes;
     const uint64_t begin = size_class.part_offsets[i];
-    if (begin % kPage != 0 || begin + page_ceil(part.slice_bytes) + kPage > room_end) {
+    if (begin % kPage != 0 || begin >= kMaxOffset || begin + page_ceil(part.slice_bytes) + kPage > room_end) {
       *error = where + ": the slot has no room for " + part.tensor_name;
       return false;
     }
@@ -136,7 +170,7 @@ bool check(const LoadPlan& plan, std::string* error) {
     return false;
   }
   if (plan.queue_depth == 0 || plan.queue_depth > 4096 || plan.io_threads == 0 || plan.io_threads > 256 ||
-      plan.read_chunk_bytes < kPage || plan.read_chunk_bytes % kPage != 0) {
+      plan.read_chunk_bytes < kPage || plan.read_chunk_bytes > kMaxChunkBytes || plan.read_chunk_bytes % kPage != 0) {
     *error = "an I/O setting is out of range";
     return false;
   }
@@ -146,10 +180,15 @@ bool check(const LoadPlan& plan, std::string* error) {
       return false;
     }
   }
+  uint64_t arena_bytes = 0;
   for (const SizeClass& size_class : plan.classes) {
-    if (size_class.slots == 0 || size_class.stride_bytes == 0 || size_class.stride_bytes % kPage != 0 ||
-        size_class.stride_bytes >= kMaxOffset) {
+    if (size_class.slots == 0 || size_class.stride_bytes == 0 || size_class.stride_bytes % kPage != 0) {
       *error = "a size class has no slots or an unaligned stride";
+      return false;
+    }
+    if (size_class.slots > kMaxSlots || size_class.stride_bytes >= kMaxOffset / size_class.slots ||
+        (arena_bytes += size_class.slots * size_class.stride_bytes) >= kMaxOffset) {
+      *error = "a size class is too large";
       return false;
     }
   }
@@ -180,7 +219,7 @@ bool parse_plan(const std::string& text, LoadPlan* plan, std::string* error) {
     std::istringstream in(line);
     std::string key;
     if (!(in >> key)) continue;
-    if (!parse_line(key, in, plan)) {
+    if (!parse_line(key, in, plan) || !(in >> std::ws).eof()) {
       *error = "line " + std::to_string(number) + ": cannot read '" + line.substr(0, 80) + "'";
       return false;
     }
@@ -197,7 +236,9 @@ bool read_plan(const char* path, LoadPlan* plan, std::string* error) {
   std::string text;
   char buffer[65536];
   size_t got = 0;
-  while ((got = std::fread(buffer, 1, sizeof buffer, file)) > 0 && text.size() <= kMaxPlanBytes) text.append(buffer, got);
+  while ((got = std::fread(buffer, 1, sizeof buffer, file)) > 0 && text.size() <= kMaxPlanBytes) {
+    text.append(buffer, got);
+  }
   std::fclose(file);
   if (text.size() > kMaxPlanBytes) {
     *error = "the plan is too large";
