@@ -17,18 +17,19 @@ namespace guanaco {
 namespace {
 
 int read_fully(const Read& read) {
-  uint64_t got = 0;
-  while (got < read.required) {
+  uint64_t got = 0, furthest = 0;
+  while (true) {
     const ssize_t n = pread(read.fd, static_cast<char*>(read.destination) + got, read.nbytes - got,
                             static_cast<off_t>(read.offset + got));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno;
-    if (n == 0) return ENODATA;
-    got += static_cast<uint64_t>(n);
+    const uint64_t reached = got + static_cast<uint64_t>(n);
+    if (reached >= read.required) return 0;
+    if (reached <= furthest) return ENODATA;  // nothing new: the file ends here
+    furthest = reached;
     // A direct read must go on from an aligned place; the tail is read again.
-    if (got < read.required) got = page_floor(got);
+    got = page_floor(reached);
   }
-  return 0;
 }
 
 class ThreadBackend final : public ReadBackend {

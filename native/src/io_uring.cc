@@ -12,7 +12,8 @@ namespace {
 
 struct Pending {
   Read read;
-  uint64_t got = 0;
+  uint64_t got = 0;       // from where the read goes on
+  uint64_t furthest = 0;  // bytes that have arrived
 };
 
 class UringBackend final : public ReadBackend {
@@ -49,7 +50,7 @@ class UringBackend final : public ReadBackend {
     bool queued = false;
     while (!waiting_.empty() && !free_.empty()) {
       const uint32_t index = free_.back();
-      slots_[index] = Pending{waiting_.front(), 0};
+      slots_[index] = Pending{waiting_.front()};
       if (!queue(index)) break;
       free_.pop_back();
       waiting_.pop_front();
@@ -80,12 +81,16 @@ class UringBackend final : public ReadBackend {
     } else if (result < 0) {
       error = -result;
     } else {
-      pending.got += static_cast<uint64_t>(result);
-      if (pending.got < pending.read.required) {
-        // A direct read must go on from an aligned place; the tail is read again.
-        pending.got = page_floor(pending.got);
-        if (result > 0 && requeue(index)) return;
-        error = ENODATA;
+      const uint64_t reached = pending.got + static_cast<uint64_t>(result);
+      if (reached < pending.read.required) {
+        error = ENODATA;  // unless something new came
+        if (reached > pending.furthest) {
+          pending.furthest = reached;
+          // A direct read must go on from an aligned place; the tail is read again.
+          pending.got = page_floor(reached);
+          if (requeue(index)) return;
+          error = EAGAIN;
+        }
       }
     }
     done->push_back({pending.read.tag, error});
@@ -109,6 +114,14 @@ class UringBackend final : public ReadBackend {
 std::unique_ptr<ReadBackend> make_uring_backend(uint32_t depth) {
   io_uring ring;
   if (io_uring_queue_init(depth, &ring, 0) < 0) return nullptr;
+  // Some filters allow the ring and refuse to enter it: waiting would then never end.
+  io_uring_prep_nop(io_uring_get_sqe(&ring));
+  io_uring_cqe* cqe = nullptr;
+  if (io_uring_submit_and_wait(&ring, 1) < 0 || io_uring_peek_cqe(&ring, &cqe) != 0) {
+    io_uring_queue_exit(&ring);
+    return nullptr;
+  }
+  io_uring_cqe_seen(&ring, cqe);
   return std::make_unique<UringBackend>(ring, depth);
 }
 
