@@ -65,7 +65,7 @@ Store::~Store() {
     backend_->collect(true, &done_);
   }
   if (arena_ != nullptr) munmap(arena_, arena_map_bytes_);
-  if (staging_ != nullptr) munmap(staging_, staging_span_ * free_staging_.size());
+  if (staging_ != nullptr) munmap(staging_, staging_map_bytes_);
 }
 
 bool Store::allocate(std::string* error) {
@@ -75,7 +75,8 @@ bool Store::allocate(std::string* error) {
   arena_ = map_anonymous(arena_map_bytes_);
   staging_span_ = largest_unaligned_span(plan_);
   const uint64_t n_staging = staging_span_ == 0 ? 0 : std::max<uint64_t>(1, plan_.staging_bytes / staging_span_);
-  if (n_staging > 0) staging_ = map_anonymous(n_staging * staging_span_);
+  staging_map_bytes_ = n_staging * staging_span_;
+  if (n_staging > 0) staging_ = map_anonymous(staging_map_bytes_);
   if (arena_ == nullptr || (n_staging > 0 && staging_ == nullptr)) {
     *error = "cannot map the expert arena of " + std::to_string(total) + " bytes: " + std::strerror(errno);
     return false;
@@ -92,7 +93,7 @@ bool Store::allocate(std::string* error) {
     at += nbytes;
     (*stats_)->slots += cls.plan->slots;
   }
-  if (n_staging > 0 && !prefault(staging_, n_staging * staging_span_)) {
+  if (n_staging > 0 && !prefault(staging_, staging_map_bytes_)) {
     *error = std::string("cannot commit the staging buffers: ") + std::strerror(errno);
     return false;
   }
@@ -158,7 +159,8 @@ bool Store::acquire(uint32_t group, const std::vector<uint32_t>& part_order, siz
     if (cls.slots[lease->slots[i]].missing != 0) lease->loading.push_back(lease->slots[i]);
     if (i >= n_transient) cls.policy->used(lease->slots[i]);
   }
-  const uint32_t all_parts = (1u << plan_.groups[group].parts.size()) - 1;
+  const uint32_t n_parts = static_cast<uint32_t>(plan_.groups[group].parts.size());
+  const uint32_t all_parts = (1u << n_parts) - 1;
   for (const size_t i : missed) {
     const uint32_t slot = take_slot(&cls);
     cls.slots[slot] = Slot{static_cast<int32_t>(group), lease->experts[i], all_parts, false};
@@ -169,6 +171,11 @@ bool Store::acquire(uint32_t group, const std::vector<uint32_t>& part_order, siz
     cls.policy->placed(slot, i < n_transient);
   }
   for (const uint32_t part : part_order) {
+    for (const size_t i : missed) queue_part(group, lease->slots[i], part);
+  }
+  // Products of one expert may go by different selections: a slot always becomes whole.
+  for (uint32_t part = 0; part < n_parts; ++part) {
+    if (std::find(part_order.begin(), part_order.end(), part) != part_order.end()) continue;
     for (const size_t i : missed) queue_part(group, lease->slots[i], part);
   }
   start_queued();

@@ -38,8 +38,8 @@ class Store {
   bool allocate(std::string* error);
 
   // Makes every expert of `lease->experts` resident or on its way: pins slots and starts the reads, parts in the
-  // order of `part_order`. `n_transient`: the first so many experts belong to a prompt batch only. False, with
-  // nothing pinned or started, when they do not fit beside what is pinned already.
+  // order of `part_order`, those it does not name last. `n_transient`: the first so many experts belong to a prompt
+  // batch only. False, with nothing pinned or started, when they do not fit beside what is pinned already.
   bool acquire(uint32_t group, const std::vector<uint32_t>& part_order, size_t n_transient, Lease* lease);
   // True when part `part` of every expert of the lease is in memory; never blocks.
   bool arrived(const Lease& lease, uint32_t part) const;
@@ -104,7 +104,7 @@ class Store {
   std::vector<Read> batch_;      // gathered for one submission
   std::vector<Completion> done_;
   char* staging_ = nullptr;
-  uint64_t staging_span_ = 0;
+  uint64_t staging_span_ = 0, staging_map_bytes_ = 0;
   std::vector<int32_t> free_staging_;
   std::string error_;
 };
