@@ -6,6 +6,12 @@
 
 namespace guanaco {
 
+namespace {
+
+constexpr uint32_t kMaxLayers = 4096;
+
+}  // namespace
+
 bool Replay::open(const std::string& path, std::string* error) {
   std::FILE* file = std::fopen(path.c_str(), "re");
   uint32_t header[6] = {};
@@ -15,8 +21,9 @@ bool Replay::open(const std::string& path, std::string* error) {
   n_expert_ = header[3];
   top_k_ = header[4];
   n_tokens_ = header[5];
-  const uint64_t count = uint64_t{n_layer_} * top_k_ * n_tokens_;
-  good = good && count > 0 && count < (uint64_t{1} << 31) && n_expert_ <= 32767;
+  good = good && n_layer_ <= kMaxLayers && top_k_ <= n_expert_ && n_expert_ <= 32767;
+  const uint64_t count = good ? uint64_t{n_layer_} * top_k_ * n_tokens_ : 0;
+  good = good && count > 0 && count < (uint64_t{1} << 31);
   if (good) {
     ids_.resize(count);
     good = std::fread(ids_.data(), sizeof(int16_t), count, file) == count &&
