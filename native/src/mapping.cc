@@ -55,9 +55,13 @@ bool Mappings::adopt(int file, char* base, size_t nbytes, const OpenFiles& files
     if (begin >= nbytes) continue;
     if (!fill(index, base, begin, std::min<uint64_t>(end, page_ceil(nbytes)), files, backend, error)) return false;
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  mappings_.push_back({index, base, 0, nbytes});
+  note(file, base, nbytes);
   return true;
+}
+
+void Mappings::note(int file, char* base, size_t nbytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  mappings_.push_back({static_cast<uint32_t>(file), base, 0, nbytes});
 }
 
 bool Mappings::fill(uint32_t file, char* base, uint64_t begin, uint64_t end, const OpenFiles& files,
@@ -87,17 +91,29 @@ bool Mappings::fill(uint32_t file, char* base, uint64_t begin, uint64_t end, con
 
 void Mappings::unmapped(const char* address, size_t nbytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const char* const stop = address + nbytes;
-  for (size_t i = mappings_.size(); i > 0; --i) {
-    Mapping& mapping = mappings_[i - 1];
-    const char* const end = mapping.base + mapping.mapped_end;
+  const char* const stop = address + page_ceil(nbytes);
+  const auto is_hit = [&](const Mapping& mapping) {
+    return stop > mapping.base + mapping.mapped_begin && address < mapping.base + mapping.mapped_end;
+  };
+  // Nearly every munmap of the process is about other memory: nothing is allocated for those.
+  if (std::none_of(mappings_.begin(), mappings_.end(), is_hit)) return;
+  std::vector<Mapping> left;
+  for (const Mapping& mapping : mappings_) {
+    if (!is_hit(mapping)) {
+      left.push_back(mapping);
+      continue;
+    }
+    // The loader unmaps the ends of a file first, in whole pages: a part of the last page may stay behind the hole.
     const char* const begin = mapping.base + mapping.mapped_begin;
-    if (stop <= begin || address >= end) continue;
-    // The loader unmaps the ends of a file first and the rest when it is done with the model.
-    if (address <= begin) mapping.mapped_begin = static_cast<size_t>(std::min(stop, end) - mapping.base);
-    if (stop >= end) mapping.mapped_end = static_cast<size_t>(std::max(address, begin) - mapping.base);
-    if (mapping.mapped_begin >= mapping.mapped_end) mappings_.erase(mappings_.begin() + static_cast<long>(i - 1));
+    const char* const end = mapping.base + mapping.mapped_end;
+    if (address > begin) {
+      left.push_back({mapping.file, mapping.base, mapping.mapped_begin, static_cast<size_t>(address - mapping.base)});
+    }
+    if (stop < end) {
+      left.push_back({mapping.file, mapping.base, static_cast<size_t>(stop - mapping.base), mapping.mapped_end});
+    }
   }
+  mappings_.swap(left);
 }
 
 bool Mappings::contains(const void* address) const {

@@ -29,6 +29,8 @@ class Mappings {
   int planned_file(int fd) const;
   // Records a whole-file mapping and replaces its dense ranges by filled anonymous memory.
   bool adopt(int file, char* base, size_t nbytes, const OpenFiles& files, ReadBackend* backend, std::string* error);
+  // Records a mapping that stays as the engine made it (replay without streaming).
+  void note(int file, char* base, size_t nbytes);
   void unmapped(const char* address, size_t nbytes);
   bool contains(const void* address) const;
 
