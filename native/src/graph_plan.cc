@@ -33,6 +33,8 @@ bool PartIndex::find(uint32_t file, uint64_t offset, uint32_t* group, uint32_t* 
 
 namespace {
 
+bool is_selection(const Tensor* ids) { return ids->type == kTypeI32 && ids->ne[2] == 1 && ids->ne[3] == 1; }
+
 class Builder {
  public:
   Builder(const LoadPlan& plan, const EngineApi& api, const Mappings& mappings, const PartIndex& index, Graph* graph,
@@ -45,12 +47,12 @@ class Builder {
     result_->bindings.clear();
     result_->events.clear();
     result_->unmanaged = 0;
-    result_->n_products = 0;
+    result_->products.clear();
     for (int i = 0; i < result_->n_nodes; ++i) {
       Tensor* node = api_.graph_node(graph_, i);
       position_[node] = i;
       if (node->op == api_.op_mul_mat_id) {
-        ++result_->n_products;
+        result_->products.push_back({i, node->src[0], node->src[2]});
         add_product(node, i);
       } else {
         count_foreign_reader(node);
@@ -80,9 +82,8 @@ class Builder {
     if (!locate(weights, &group, &part, &delta)) return;  // an adapter's, or on a card
     const ExpertGroup& info = plan_.groups[group];
     const Tensor* ids = node->src[2];
-    const bool understood = ids != nullptr && ids->type == kTypeI32 && ids->ne[2] == 1 && ids->ne[3] == 1 &&
-                            weights->ne[2] == info.n_expert && weights->ne[3] == 1 &&
-                            weights->nb[2] == info.parts[part].slice_bytes && delta < info.parts[part].slice_bytes;
+    const bool understood = ids != nullptr && is_selection(ids) && weights->ne[2] == info.n_expert &&
+                            weights->ne[3] == 1 && weights->nb[2] == info.parts[part].slice_bytes && delta < info.parts[part].slice_bytes;
     if (!understood) {
       ++result_->unmanaged;
       return;
@@ -130,6 +131,9 @@ class Builder {
     Binding& binding = result_->bindings[b];
     if (binding.ids_index >= 0) {
       result_->events.push_back({EventKind::kIds, binding.ids, binding.ids_index, b, 0});
+    } else if (binding.uses[0].node_index > 0) {
+      const int before = binding.uses[0].node_index - 1;
+      result_->events.push_back({EventKind::kRelease, api_.graph_node(graph_, before), before, b, 0});
     }
     std::vector<uint32_t> seen;
     for (uint32_t u = 0; u < binding.uses.size(); ++u) {
@@ -163,23 +167,26 @@ void build_graph_plan(const LoadPlan& plan, const EngineApi& api, const Mappings
 
 bool still_valid(const EngineApi& api, const GraphPlan& plan, Graph* graph) {
   if (plan.graph != graph || plan.n_nodes != api.graph_n_nodes(graph)) return false;
-  size_t n_products = 0;
+  // All products, adapters' too: another graph at this address may have as many of them.
+  size_t n_seen = 0;
   for (int i = 0; i < plan.n_nodes; ++i) {
-    if (api.graph_node(graph, i)->op == api.op_mul_mat_id) ++n_products;
+    const Tensor* node = api.graph_node(graph, i);
+    if (node->op != api.op_mul_mat_id) continue;
+    if (n_seen == plan.products.size()) return false;
+    const Product& product = plan.products[n_seen++];
+    if (product.node_index != i || product.weights != node->src[0] || product.ids != node->src[2]) return false;
   }
+  if (n_seen != plan.products.size()) return false;
   for (const Binding& binding : plan.bindings) {
+    if (!is_selection(binding.ids)) return false;
     for (const PartUse& use : binding.uses) {
-      if (api.graph_node(graph, use.node_index) != use.node || use.node->op != api.op_mul_mat_id ||
-          use.node->src[0] != use.weights || use.node->src[2] != use.ids) {
-        return false;
-      }
+      if (api.graph_node(graph, use.node_index) != use.node) return false;
     }
   }
   for (const Event& event : plan.events) {
     if (api.graph_node(graph, event.node_index) != event.node) return false;
   }
-  // Products over other tensors (adapters) are not planned: any change in number means another graph.
-  return n_products == plan.n_products;
+  return true;
 }
 
 }  // namespace guanaco

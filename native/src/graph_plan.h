@@ -41,7 +41,9 @@ struct Binding {
   bool served = false;
 };
 
-enum class EventKind { kIds, kUse, kWait };
+// kIds: the selection is computed here. kUse: a product. kWait: a later part may still be on its way.
+// kRelease: before a selection that no node of this graph produces, so that leases of earlier layers end.
+enum class EventKind { kIds, kUse, kWait, kRelease };
 
 struct Event {
   EventKind kind = EventKind::kIds;
@@ -51,13 +53,20 @@ struct Event {
   uint32_t use = 0;
 };
 
+// Any MUL_MAT_ID of the graph as it was when the plan was made.
+struct Product {
+  int node_index = 0;
+  const Tensor* weights = nullptr;
+  const Tensor* ids = nullptr;
+};
+
 struct GraphPlan {
   Graph* graph = nullptr;
   int n_nodes = 0;
   std::vector<Binding> bindings;
-  std::vector<Event> events;  // in the order of the nodes
-  size_t n_products = 0;      // every MUL_MAT_ID, managed or not
-  uint32_t unmanaged = 0;     // products over expert bytes that could not be understood
+  std::vector<Event> events;      // in the order of the nodes
+  std::vector<Product> products;  // managed or not
+  uint32_t unmanaged = 0;         // products over expert bytes that could not be understood
 };
 
 // Finds the part whose tensor holds (file, offset).

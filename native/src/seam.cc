@@ -78,7 +78,7 @@ bool Seam::trampoline(Tensor* tensor, bool ask, void* self) {
 }
 
 bool Seam::on_ask(Tensor* tensor) {
-  bool need = failed_;
+  bool need = false;
   const std::vector<Event>& events = current_->events;
   matched_begin_ = cursor_;
   for (; cursor_ < events.size() && events[cursor_].node == tensor; ++cursor_) {
@@ -92,9 +92,17 @@ bool Seam::on_ask(Tensor* tensor) {
         bind(&binding, &binding.uses[events[cursor_].use]);
         break;
       case EventKind::kWait:
-        need = need || (binding.lease.active && !store_->arrived(binding.lease, binding.uses[events[cursor_].use].part));
+        need = need || (binding.lease.active &&
+                        !store_->arrived(binding.lease, binding.uses[events[cursor_].use].part));
+        break;
+      case EventKind::kRelease:
+        need = need || has_lease_before(events[cursor_].node_index);
         break;
     }
+  }
+  if (failed_) {
+    blank(tensor);
+    return true;
   }
   user_asked_ = user_.function != nullptr && user_.function(tensor, true, user_.user_data);
   return need || user_asked_;
@@ -110,6 +118,8 @@ bool Seam::on_computed(Tensor* tensor) {
       serve(&binding);
     } else if (events[i].kind == EventKind::kWait && binding.lease.active) {
       if (!store_->wait(&binding.lease, binding.uses[events[i].use].part)) fail(store_->take_error());
+    } else if (events[i].kind == EventKind::kRelease) {
+      release_before(events[i].node_index);
     }
   }
   if (failed_) return false;
@@ -266,7 +276,23 @@ void Seam::release_before(int node_index) {
   }
 }
 
+bool Seam::has_lease_before(int node_index) const {
+  const std::vector<Binding>& bindings = current_->bindings;
+  return std::any_of(bindings.begin(), bindings.end(), [&](const Binding& binding) {
+    return binding.lease.active && binding.uses.back().node_index <= node_index;
+  });
+}
+
+// A callback's refusal ends one split only: the next one would compute on what was never written, selections
+// included, and the engine does not check those. Its first node does nothing instead, and is refused in turn.
+void Seam::blank(Tensor* tensor) {
+  blanked_.emplace_back(tensor, tensor->op);
+  tensor->op = api_.op_none;
+}
+
 void Seam::put_back() {
+  for (const auto& [tensor, op] : blanked_) tensor->op = op;
+  blanked_.clear();
   for (Binding& binding : current_->bindings) {
     if (binding.lease.active) store_->release(&binding.lease);
     for (const PartUse& use : binding.uses) {

@@ -40,6 +40,8 @@ class Seam {
   void bind(Binding* binding, PartUse* use);
   void mark_bound(uint32_t group, uint32_t part);
   void release_before(int node_index);
+  void blank(Tensor* tensor);
+  bool has_lease_before(int node_index) const;
   void put_back();
   bool fail(const std::string& message);
   GraphPlan& plan_for(Graph* graph);
@@ -64,6 +66,7 @@ class Seam {
   bool user_asked_ = false;
   size_t cursor_ = 0, matched_begin_ = 0;
   bool failed_ = false;
+  std::vector<std::pair<Tensor*, int32_t>> blanked_;  // nodes skipped after a failure, and their operations
   std::vector<int32_t> rows_, experts_;
 };
 
