@@ -85,10 +85,15 @@ GUANACO_API void ggml_backend_sched_set_eval_callback(Scheduler* scheduler, Eval
 
 GUANACO_API void* mmap64(void* address, size_t nbytes, int protection, int flags, int fd, off64_t offset) {
   Runtime* active = runtime();
-  const bool whole = active != nullptr && active->manages() && fd >= 0 && offset == 0 && address == nullptr &&
+  const bool whole = active != nullptr && fd >= 0 && offset == 0 && address == nullptr &&
                      (flags & (MAP_SHARED | MAP_PRIVATE | MAP_FIXED)) == MAP_SHARED && protection == PROT_READ;
   const int file = whole ? active->planned_file(fd) : -1;
-  if (file < 0) return guanaco::raw_mmap(address, nbytes, protection, flags, fd, offset);
+  if (file < 0 || !active->manages()) {
+    void* plain = guanaco::raw_mmap(address, nbytes, protection, flags, fd, offset);
+    // Replay alone still needs to know where the experts are.
+    if (file >= 0 && plain != MAP_FAILED) active->noted(file, static_cast<char*>(plain), nbytes);
+    return plain;
+  }
   // The engine asks for the whole file to be read at once; only the dense part will be.
   void* base = guanaco::raw_mmap(address, nbytes, protection, flags & ~MAP_POPULATE, fd, offset);
   if (base == MAP_FAILED) return base;
@@ -111,7 +116,7 @@ GUANACO_API int munmap(void* address, size_t nbytes) {
 
 GUANACO_API int posix_madvise(void* address, size_t nbytes, int advice) {
   Runtime* active = runtime();
-  if (active != nullptr && active->covers(address)) return 0;  // the plan decides what is read
+  if (active != nullptr && active->manages() && active->covers(address)) return 0;  // the plan decides what is read
   static const auto real = next<int (*)(void*, size_t, int)>("posix_madvise");
   return real(address, nbytes, advice);
 }

@@ -28,6 +28,8 @@ class Runtime {
   // A planned file was mapped whole at `base`. False: the load cannot go on, the reason is in the stats.
   bool mapped(int file, char* base, size_t nbytes);
   void unmapped(const void* address, size_t nbytes) { mappings_.unmapped(static_cast<const char*>(address), nbytes); }
+  // A planned file was mapped by a process that streams nothing.
+  void noted(int file, char* base, size_t nbytes) { mappings_.note(file, base, nbytes); }
   bool covers(const void* address) const { return mappings_.contains(address); }
   bool manages() const { return plan_.manage; }
 
