@@ -1,0 +1,150 @@
+// Routing from a file: what is written where, and what is refused.
+#include "bed.h"
+#include "check.h"
+#include "replay.h"
+
+using guanaco::EngineApi;
+using guanaco::Replay;
+using guanaco::Stats;
+using guanaco::Tensor;
+
+namespace {
+
+struct Header {
+  uint32_t n_layer = 2, n_expert = 8, top_k = 3, n_tokens = 5;
+  uint32_t version = 1;
+  std::string magic = "GNRP";
+};
+
+// Expert (token + 2 * layer + k) % 8 everywhere.
+std::string replay_file(const Header& header, size_t n_ids) {
+  std::string bytes = header.magic;
+  const auto word = [&](uint32_t value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  for (const uint32_t value : {header.version, header.n_layer, header.n_expert, header.top_k, header.n_tokens}) word(value);
+  for (size_t i = 0; i < n_ids; ++i) {
+    const size_t k = i % 3, layer = i / 3 % 2, token = i / 6;
+    const int16_t id = static_cast<int16_t>((token + 2 * layer + k) % 8);
+    bytes.append(reinterpret_cast<const char*>(&id), sizeof id);
+  }
+  return bytes;
+}
+
+struct ReplayRig {
+  ReplayRig() {
+    std::string error;
+    REQUIRE(replay.open(dir.write("trace", replay_file({}, 30)), &error));
+    api.buffer_is_host = [](void* buffer) { return buffer != nullptr && *static_cast<bool*>(buffer); };
+    stats->replay_on = 1;
+  }
+  // A selection of `rows` rows whose rows lie `pitch` numbers apart.
+  Tensor ids(int64_t top_k, int64_t rows, size_t pitch) {
+    values.assign(static_cast<size_t>(rows) * pitch, -1);
+    Tensor tensor{};
+    tensor.ne[0] = top_k;
+    tensor.ne[1] = rows;
+    tensor.ne[2] = tensor.ne[3] = 1;
+    tensor.nb[0] = 4;
+    tensor.nb[1] = 4 * pitch;
+    tensor.data = values.data();
+    return tensor;
+  }
+
+  TempDir dir;
+  Replay replay;
+  Stats stats{""};
+  EngineApi api;
+  std::vector<int32_t> values;
+};
+
+using Values = std::vector<int32_t>;
+
+}  // namespace
+
+TEST(replay_writes_rows) {
+  ReplayRig rig;
+  Tensor ids = rig.ids(3, 2, 4);  // a view of a wider tensor
+  rig.replay.overwrite(rig.api, &rig.stats, 1, 2, &ids);
+  CHECK_EQ(rig.values, (Values{2, 3, 4, -1, 3, 4, 5, -1}));
+  rig.replay.advance(&rig.stats, 2);
+  CHECK_EQ(rig.stats->replay_position.load(), 2);
+  rig.replay.overwrite(rig.api, &rig.stats, 0, 2, &ids);
+  CHECK_EQ(rig.values, (Values{2, 3, 4, -1, 3, 4, 5, -1}));
+}
+
+TEST(replay_last_rows_of_a_batch) {
+  ReplayRig rig;
+  Tensor ids = rig.ids(3, 1, 3);  // the last layer computes one row of four
+  rig.replay.overwrite(rig.api, &rig.stats, 0, 4, &ids);
+  CHECK_EQ(rig.values, (Values{3, 4, 5}));
+}
+
+TEST(replay_stays_in_its_bounds) {
+  ReplayRig rig;
+  Tensor ids = rig.ids(3, 1, 3);
+  rig.replay.overwrite(rig.api, &rig.stats, 2, 1, &ids);  // a layer it does not know
+  CHECK_EQ(rig.values, (Values{-1, -1, -1}));
+  CHECK_EQ(rig.stats->replay_exhausted.load(), 0);
+  rig.stats->replay_position = 5;
+  rig.replay.overwrite(rig.api, &rig.stats, 0, 1, &ids);
+  CHECK_EQ(rig.values, (Values{-1, -1, -1}));
+  CHECK_EQ(rig.stats->replay_exhausted.load(), 1);
+  rig.stats->replay_position = ~uint64_t{0};
+  rig.replay.overwrite(rig.api, &rig.stats, 0, 1, &ids);
+  CHECK_EQ(rig.values, (Values{-1, -1, -1}));
+  rig.stats->replay_position = 0;
+  Tensor wide = rig.ids(4, 1, 4);
+  rig.replay.overwrite(rig.api, &rig.stats, 0, 1, &wide);
+  CHECK_EQ(rig.values, (Values{0, 1, 2, -1}));
+}
+
+TEST(replay_off_or_on_a_card) {
+  ReplayRig rig;
+  Tensor ids = rig.ids(3, 1, 3);
+  rig.stats->replay_on = 0;
+  rig.replay.overwrite(rig.api, &rig.stats, 0, 1, &ids);
+  rig.replay.advance(&rig.stats, 1);
+  CHECK_EQ(rig.stats->replay_position.load(), 0);
+  rig.stats->replay_on = 1;
+  bool on_host = false;
+  Tensor whole{};
+  whole.buffer = &on_host;
+  ids.view_src = &whole;
+  rig.replay.overwrite(rig.api, &rig.stats, 0, 1, &ids);
+  CHECK_EQ(rig.values, (Values{-1, -1, -1}));
+  on_host = true;
+  rig.replay.overwrite(rig.api, &rig.stats, 0, 1, &ids);
+  CHECK_EQ(rig.values, (Values{0, 1, 2}));
+}
+
+TEST(replay_refuses) {
+  TempDir dir;
+  const auto refused = [&](const Header& header, size_t n_ids) {
+    Replay replay;
+    std::string error;
+    const bool good = replay.open(dir.write("trace", replay_file(header, n_ids)), &error);
+    CHECK(!good);
+    CHECK(!replay.is_open());
+    CHECK_CONTAINS(error, "is not a replay file");
+  };
+  const auto changed = [](auto change) {
+    Header header;
+    change(&header);
+    return header;
+  };
+  refused(changed([](Header* h) { h->magic = "GGUF"; }), 30);
+  refused(changed([](Header* h) { h->version = 2; }), 30);
+  refused(changed([](Header* h) { h->n_expert = 7; }), 30);  // an id out of range
+  refused(changed([](Header* h) { h->n_expert = 40000; }), 30);
+  refused(changed([](Header* h) { h->n_tokens = 6; }), 30);
+  refused(changed([](Header* h) { h->n_tokens = 0; }), 30);
+  refused(changed([](Header* h) { h->n_layer = 0; }), 30);
+  refused(changed([](Header* h) { h->n_tokens = 0xffffffff; }), 30);
+  // The product is 2^64 + 4.
+  refused(changed([](Header* h) { h->n_layer = 769546; h->top_k = 494770; h->n_tokens = 48448661; }), 30);
+  refused({}, 29);
+  Replay replay;
+  std::string error;
+  CHECK(!replay.open(dir.path("missing"), &error));
+  CHECK(!replay.open(dir.path(""), &error));
+  CHECK(!replay.open(dir.write("trace", "GNRP"), &error));
+}
