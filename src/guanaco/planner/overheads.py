@@ -1,8 +1,7 @@
 """What the parent, the worker and the engine take beyond weights, context and slots.
 
-Owns the constants, each with the measurement it comes from (``docs/memory.md`` says how to repeat them).
-Leaves summing up to ``placement``. They are upper ends of what was measured, not averages: the budget is a
-promise.
+Owns the constants. Each is the upper end of a measurement that ``docs/memory.md`` describes, not an
+average: the budget is a promise. Leaves summing up to ``load``.
 """
 
 from __future__ import annotations
@@ -10,25 +9,27 @@ from __future__ import annotations
 from guanaco.model.map import ModelMap
 from guanaco.units import KIB, MIB
 
-_PARENT_BYTES = 40 * MIB
-_WORKER_BYTES = 60 * MIB
-_LIBRARY_CACHE_BYTES = 60 * MIB
-_TOKEN_BYTES = 512
-_TENSOR_BYTES = 16 * KIB
-_SEQUENCE_TOKEN_BYTES = 16
+_PARENT_BYTES = 44 * MIB  # anonymous memory of ``guanaco serve``: 39.5, later 42.5
+_WORKER_BYTES = 16 * MIB  # interpreter, engine and HTTP threads of the worker, without the model: 11-13
+_LIBRARY_CACHE_BYTES = 80 * MIB  # file cache of both processes' libraries, all cold before: 73.6-75.9
+_TOKEN_BYTES = 420  # of the vocabulary, in the engine's maps: 404
+_TENSOR_BYTES = 16 * KIB  # of the graph, the scheduler and the tensor directory: 14 KiB
+_SEQUENCE_BYTES = MIB  # of a parallel sequence, beside what grows with the vocabulary
+_SEQUENCE_TOKEN_BYTES = 24  # sampler's candidates of a sequence
 _THREAD_BYTES = 256 * KIB
 _HEADROOM_BYTES = 16 * MIB
-_HEADROOM_SHARE = 64
+_HEADROOM_SHARE = 64  # page tables alone take up to 1/512
 
 
 def engine_bytes(model: ModelMap, n_threads: int, n_parallel: int) -> int:
-    """Both processes, their libraries' file cache, the vocabulary, the graph and the header's file cache."""
+    """Both processes, their libraries, vocabulary, graph, and the header while it is read."""
     return (
         _PARENT_BYTES
         + _WORKER_BYTES
         + _LIBRARY_CACHE_BYTES
         + model.n_vocab * (_TOKEN_BYTES + n_parallel * _SEQUENCE_TOKEN_BYTES)
         + len(model.gguf.tensors) * _TENSOR_BYTES
+        + n_parallel * _SEQUENCE_BYTES
         + n_threads * _THREAD_BYTES
         + sum(file.header_bytes for file in model.files)
     )

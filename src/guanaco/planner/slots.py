@@ -97,32 +97,32 @@ def capped_slots(classes: Sequence[ExpertClass], per_layer: int) -> tuple[int, .
 
 
 def share_slots(
-    classes: Sequence[ExpertClass], n_ubatch: int, step: int, most: Sequence[int]
+    classes: Sequence[ExpertClass], step: int, least: Sequence[int], most: Sequence[int]
 ) -> tuple[int, ...]:
-    """The same fraction ``step`` of every class, not below what one layer needs, not above ``most``."""
+    """The same fraction ``step`` of every class, within ``least`` and ``most``."""
     return tuple(
-        min(max(item.needed(n_ubatch), item.n_experts * step // _SHARE_STEPS), limit)
-        for item, limit in zip(classes, most, strict=True)
+        min(max(low, item.n_experts * step // _SHARE_STEPS), high)
+        for item, low, high in zip(classes, least, most, strict=True)
     )
 
 
 def fit_slots(
     classes: Sequence[ExpertClass],
-    n_ubatch: int,
+    least: Sequence[int],
     most: Sequence[int],
     fits: Callable[[tuple[int, ...]], bool],
 ) -> tuple[int, ...] | None:
-    """The largest equal share that ``fits``; None when not even one layer's need does."""
-    if not fits(share_slots(classes, n_ubatch, 0, most)):
+    """The largest equal share that ``fits``; None when not even ``least`` does."""
+    if not fits(share_slots(classes, 0, least, most)):
         return None
     low, high = 0, _SHARE_STEPS
     while low < high:
         middle = (low + high + 1) // 2
-        if fits(share_slots(classes, n_ubatch, middle, most)):
+        if fits(share_slots(classes, middle, least, most)):
             low = middle
         else:
             high = middle - 1
-    return share_slots(classes, n_ubatch, low, most)
+    return share_slots(classes, low, least, most)
 
 
 def staging_bytes(model: ModelMap) -> int:

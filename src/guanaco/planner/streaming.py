@@ -65,7 +65,7 @@ def _slots(load: Load, budget_bytes: int, n_ubatch: int, larger: int | None) -> 
         return asked if all(map(int.__ge__, asked, needed)) and fits(asked) else None
     everything = tuple(item.n_experts for item in load.classes)
     most = everything if larger is None else needed_slots(load.classes, larger)
-    return fit_slots(load.classes, n_ubatch, most, fits)
+    return fit_slots(load.classes, needed, most, fits)
 
 
 def _room(load: Load, budget_bytes: int, n_ubatch: int) -> int:

@@ -1,0 +1,278 @@
+"""The plan of every kind of load: resident, streamed, dense, mapped and refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from guanaco.config import LoadConfig
+from guanaco.errors import BudgetError, UsageError
+from guanaco.model.map import ModelMap
+from guanaco.planner.budget import default_budget
+from guanaco.planner.contexts import context_ladder, report_request, ubatch_ladder
+from guanaco.planner.load import resident_dense_bytes
+from guanaco.planner.placement import minimum_budget, plan
+from guanaco.planner.plan import Plan
+from guanaco.planner.render import plan_json
+from guanaco.planner.report import ContextBytes, EngineReport
+from guanaco.units import GIB, KIB, MIB
+from tests.support.plan_models import MACHINE, MODEL_PATH, moe_model
+
+_SLICES = (300 * KIB, 300 * KIB, 300 * KIB)
+
+
+def _config(budget_bytes: int | None, **settings: Any) -> LoadConfig:
+    return LoadConfig(model=MODEL_PATH, memory_bytes=budget_bytes, **settings)
+
+
+def _plan(model: ModelMap, budget_bytes: int | None, **settings: Any) -> Plan:
+    return plan(model, MACHINE, _config(budget_bytes, **settings))
+
+
+def _big_model(**changes: Any) -> ModelMap:
+    return moe_model([_SLICES] * 24, n_expert=64, top_k=4, **changes)
+
+
+def test_a_model_that_fits_stays_whole_with_the_engines_faster_copies() -> None:
+    model = _big_model()
+    made = _plan(model, 8 * GIB)
+    assert (made.mode, made.placement, made.no_extra_bufts) == ("resident", "cpu", False)
+    assert made.parts.expert_bytes == model.expert_bytes
+    assert made.parts.repack_bytes > model.expert_bytes
+    assert made.slots == 0
+    assert made.drive_bytes == 0
+    assert made.limited_by is None
+    assert made.n_ctx == model.n_ctx_train
+
+
+def test_without_room_for_copies_it_stays_whole_without_them() -> None:
+    model = _big_model()
+    made = _plan(model, 2 * GIB + 512 * MIB)
+    assert (made.mode, made.no_extra_bufts) == ("resident", True)
+    assert made.parts.repack_bytes == 0
+
+
+def test_a_model_that_does_not_fit_is_streamed() -> None:
+    model = _big_model()
+    made = _plan(model, 1 * GIB)
+    assert (made.mode, made.placement, made.no_extra_bufts) == ("streaming", "stream", True)
+    assert made.parts.total_bytes <= 1 * GIB
+    assert 4 * 24 < made.slots < 64 * 24
+    assert made.group_class == (0,) * 24
+    assert made.drive_bytes == model.expert_bytes - made.slots * 3 * 300 * KIB
+    assert made.n_ubatch == 512
+    assert "do not fit the budget of 1.00 GiB" in made.reason
+
+
+def test_slots_hold_each_part_at_a_page_with_room_for_its_head() -> None:
+    slices = (4096, 5000, 12288)
+    (made,) = _plan(moe_model([slices] * 4), 1 * GIB, load_mode="streaming").classes
+    assert made.slice_bytes == slices
+    assert made.roles == ("gate", "up", "down")
+    assert made.part_offsets == (0, 8192, 8192 + 12288)
+    assert made.stride_bytes == 8192 + 12288 + 16384
+
+
+def test_slices_of_whole_pages_need_no_staging_and_others_do() -> None:
+    aligned = _plan(moe_model([(8192,) * 3]), 1 * GIB, load_mode="streaming")
+    assert aligned.parts.staging_bytes == 0
+    unaligned = _plan(moe_model([(8200,) * 3]), 1 * GIB, load_mode="streaming")
+    assert unaligned.parts.staging_bytes == 32 * (12288 + 4096)
+
+
+def test_size_classes_hold_the_same_share_of_their_experts() -> None:
+    model = moe_model([_SLICES] * 16 + [(600 * KIB,) * 3] * 8, n_expert=64, top_k=4)
+    made = _plan(model, 1 * GIB)
+    first, second = (item.slots / total for item, total in zip(made.classes, (16 * 64, 8 * 64), strict=True))
+    assert first == pytest.approx(second, abs=1 / 512)
+    assert made.group_class == (0,) * 16 + (1,) * 8
+
+
+def test_arena_is_whole_huge_pages_for_every_class() -> None:
+    model = moe_model([_SLICES] * 4 + [(4096,) * 3] * 4, n_expert=8)
+    made = _plan(model, 1 * GIB, load_mode="streaming")
+    pages = sum(-(-item.slots * item.stride_bytes // (2 * MIB)) for item in made.classes)
+    assert made.parts.arena_bytes == pages * 2 * MIB
+
+
+def test_prediction_layers_get_no_slots_of_their_own() -> None:
+    model = _big_model(mtp_slices=(4096, 4096, 4096))
+    made = _plan(model, 1 * GIB)
+    assert made.group_class == (0,) * 24 + (-1,)
+    assert len(made.classes) == 1
+    same_sizes = _plan(_big_model(mtp_slices=_SLICES), 4 * GIB, max_experts=64)
+    assert same_sizes.group_class == (0,) * 25
+    assert same_sizes.slots == 64 * 24
+
+
+def test_dense_models_stay_resident_or_are_refused_with_the_number_that_works() -> None:
+    model = moe_model([], dense_bytes=1 * GIB)
+    made = _plan(model, 4 * GIB)
+    assert (made.mode, made.parts.expert_bytes, made.no_extra_bufts) == ("dense", 0, False)
+    with pytest.raises(BudgetError) as error:
+        _plan(model, 512 * MIB)
+    needed_bytes = error.value.details["needed_bytes"]
+    assert error.value.details["budget_bytes"] == 512 * MIB
+    assert f"--memory {needed_bytes // MIB}MiB" in error.value.message
+    assert _plan(model, needed_bytes).mode == "dense"
+    with pytest.raises(BudgetError):
+        _plan(model, needed_bytes - MIB)
+
+
+def test_a_dense_model_has_nothing_to_stream() -> None:
+    made = _plan(moe_model([], dense_bytes=64 * MIB), 4 * GIB, load_mode="streaming")
+    assert made.mode == "dense"
+    assert "no experts to stream" in made.warnings[0]
+
+
+def test_streaming_on_request_and_mmap_on_request() -> None:
+    model = _big_model()
+    streamed = _plan(model, 8 * GIB, load_mode="streaming")
+    assert streamed.mode == "streaming"
+    assert streamed.slots == 64 * 24
+    assert streamed.drive_bytes == 0
+    mapped = _plan(model, 512 * MIB, load_mode="mmap")
+    assert (mapped.mode, mapped.no_extra_bufts) == ("resident", True)
+    assert mapped.parts.total_bytes > 512 * MIB
+    assert "does not hold the budget" in mapped.warnings[0]
+    assert _plan(model, 8 * GIB, load_mode="mmap").warnings == ()
+
+
+def test_a_number_of_experts_per_layer_is_taken_exactly() -> None:
+    made = _plan(_big_model(), 8 * GIB, max_experts=6)
+    assert made.mode == "streaming"
+    assert made.slots == 6 * 24
+    with pytest.raises(BudgetError) as error:
+        _plan(_big_model(), 500 * MIB, max_experts=60)
+    again = _plan(_big_model(), error.value.details["needed_bytes"], max_experts=60)
+    assert again.slots == 60 * 24
+
+
+def test_too_few_experts_per_layer_are_refused_with_the_number_that_works() -> None:
+    model = moe_model([_SLICES], n_expert=16, top_k=4)
+    with pytest.raises(UsageError, match="at least 4"):
+        _plan(model, 1 * GIB, max_experts=3)
+    assert _plan(model, 1 * GIB, max_experts=4).slots == 4
+
+
+def test_a_batch_whose_experts_do_not_fit_is_made_smaller_and_said_so() -> None:
+    model = moe_model([_SLICES] * 2, n_expert=64, top_k=4)
+    made = _plan(model, 2 * GIB, max_experts=16)  # 32 slots: 8 tokens x 4 experts
+    assert made.n_ubatch == 8
+    assert "8 tokens at a time instead of 512" in made.warnings[0]
+
+
+def test_below_a_token_cycle_it_warns() -> None:
+    made = _plan(_big_model(), 2 * GIB, max_experts=3)
+    assert "there is room for 72 experts, but one token uses 96" in made.warnings[-1]
+    assert not any("one token uses" in text for text in _plan(_big_model(), 2 * GIB, max_experts=4).warnings)
+
+
+def test_a_refusal_names_a_budget_that_works_and_the_one_below_does_not() -> None:
+    model = _big_model(dense_bytes=200 * MIB)
+    needed_bytes = minimum_budget(model, MACHINE, _config(None))
+    assert needed_bytes % MIB == 0
+    made = _plan(model, needed_bytes)
+    assert made.parts.total_bytes <= needed_bytes
+    assert made.slots >= 4
+    with pytest.raises(BudgetError) as error:
+        _plan(model, needed_bytes - MIB)
+    assert error.value.details["needed_bytes"] == needed_bytes
+    assert error.value.exit_code != 0
+
+
+def test_the_context_comes_from_the_model_and_is_cut_by_memory() -> None:
+    model = _big_model()
+    cut = _plan(model, 1 * GIB)
+    assert cut.n_ctx < model.n_ctx_train
+    assert cut.limited_by == "memory"
+    assert cut.parts.kv_bytes <= 1 * GIB // 4
+    asked = _plan(model, 1 * GIB, n_ctx=2048)
+    assert (asked.n_ctx, asked.limited_by) == (2048, None)
+    assert _plan(model, 4 * GIB, n_ctx=0).n_ctx == model.n_ctx_train
+
+
+def test_prompt_cache_and_checkpoints_stay_inside_the_budget() -> None:
+    hybrid = _big_model(
+        arch="qwen35moe",
+        full_attention_interval=4,
+        ssm__conv_kernel=4,
+        ssm__inner_size=1024,
+        ssm__state_size=64,
+        ssm__group_count=8,
+    )
+    made = _plan(hybrid, 1 * GIB)
+    assert 0 < made.ctx_checkpoints <= 32
+    assert made.parts.prompt_cache_bytes >= made.cache_ram_bytes
+    assert made.parts.total_bytes <= 1 * GIB
+    roomy = _plan(hybrid, 32 * GIB)
+    assert roomy.ctx_checkpoints == 32
+    assert roomy.cache_ram_bytes == 8192 * MIB
+    asked = _plan(hybrid, 2 * GIB, cache_ram_bytes=100 * MIB, ctx_checkpoints=3)
+    assert (asked.cache_ram_bytes, asked.ctx_checkpoints) == (100 * MIB, 3)
+    assert asked.parts.prompt_cache_bytes > 100 * MIB
+    assert _plan(_big_model(), 1 * GIB).ctx_checkpoints == 0  # nothing that could not be rolled back
+
+
+def test_embeddings_have_no_caches_and_batches_of_one_piece() -> None:
+    made = _plan(_big_model(), 1 * GIB, embeddings=True)
+    assert (made.cache_ram_bytes, made.ctx_checkpoints) == (0, 0)
+    assert made.n_batch == made.n_ubatch
+
+
+def test_tables_read_by_rows_get_an_allowance_only() -> None:
+    model = _big_model(table_bytes=8 * GIB)
+    assert resident_dense_bytes(model) == resident_dense_bytes(_big_model())
+    made = _plan(model, 2 * GIB)
+    assert made.parts.dense_bytes == resident_dense_bytes(model) + 2 * GIB // 16
+
+
+def test_default_budget_leaves_a_reserve() -> None:
+    assert default_budget(replace(MACHINE, ram_available_bytes=10 * GIB)) == 8 * GIB
+    assert default_budget(replace(MACHINE, ram_available_bytes=100 * GIB)) == 88 * GIB
+    limited = replace(MACHINE, cgroup_limit_bytes=8 * GIB, cgroup_used_bytes=100 * MIB)
+    assert default_budget(limited) == 6 * GIB
+    assert default_budget(replace(limited, cgroup_used_bytes=3 * GIB)) == 5 * GIB
+    assert default_budget(replace(MACHINE, ram_available_bytes=2 * GIB)) == 1 * GIB
+    with pytest.raises(UsageError, match="--memory"):
+        default_budget(replace(MACHINE, ram_available_bytes=None))
+
+
+def test_the_default_budget_is_named_in_a_refusal_and_an_excess_is_warned_about() -> None:
+    model = moe_model([], dense_bytes=8 * GIB)
+    small = replace(MACHINE, ram_available_bytes=4 * GIB)
+    with pytest.raises(BudgetError, match="which is what this machine leaves free"):
+        plan(model, small, _config(None))
+    made = plan(model, small, _config(32 * GIB))
+    assert "more than the 4.00 GiB this machine has available" in made.warnings[0]
+
+
+def test_the_engines_report_is_used_where_it_answers() -> None:
+    model, config = _big_model(), _config(1 * GIB, n_ctx=4096)
+    request = report_request(model, MACHINE, config)
+    assert request.contexts[0] == (4096, 512)
+    assert (4096, 1) in request.contexts
+    rows = tuple(ContextBytes(c, u, 7 * MIB, 0, 0, 5 * MIB, MIB) for c, u in request.contexts)
+    reported = plan(model, MACHINE, config, EngineReport("v", rows, ("q4_0",)))
+    assert reported.parts.kv_bytes == 7 * MIB
+    assert reported.details["sizes_from"] == "engine"
+    assert plan(model, MACHINE, config).details["sizes_from"] == "formula"
+
+
+def test_ladders() -> None:
+    model = _big_model()
+    assert context_ladder(model, _config(None)) == (4096, 6144, 8192, 12288, 16384, 24576, 32768)
+    assert context_ladder(replace(model, n_ctx_train=1000), _config(None)) == (1000,)
+    assert context_ladder(model, _config(None, n_parallel=2))[0] == 8192
+    assert ubatch_ladder(model, _config(None, n_ubatch=100)) == (1, 2, 4, 8, 16, 32, 64, 100)
+    assert ubatch_ladder(model, _config(None, n_ctx=64))[-1] == 64
+
+
+def test_plan_json_has_the_stable_names() -> None:
+    made = plan_json(_plan(_big_model(), 1 * GIB))
+    stable = {"placement", "vram_bytes", "host_bytes", "drive_bytes", "context_length", "slots", "limited_by"}
+    assert stable | {"parts", "reason"} <= set(made)
+    assert made["host_bytes"] == sum(made["parts"].values())
+    assert made["vram_bytes"] == 0
