@@ -6,11 +6,14 @@ limits and caches are the caller's.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ from guanaco.hardware.detect import detect
 from guanaco.model.map import ModelMap, build_model_map
 from guanaco.planner.placement import plan as make_plan
 from guanaco.planner.plan import Plan
+from guanaco.planner.slots import expert_classes, group_classes
 
 _FIRST_PLAIN_TOKEN = 1000  # past the special tokens of any vocabulary used here
 
@@ -46,6 +50,7 @@ class RunSpec:
     replay: str | None
     replay_start: int
     seed: int
+    busy: int = 0  # processes that do nothing but compute while tokens are decoded
 
 
 def plan_for(spec: RunSpec, way: Way, model: ModelMap) -> tuple[LoadConfig, Plan]:
@@ -53,7 +58,7 @@ def plan_for(spec: RunSpec, way: Way, model: ModelMap) -> tuple[LoadConfig, Plan
     config = LoadConfig(
         model=Path(spec.model),
         memory_bytes=spec.memory_bytes,
-        load_mode="streaming" if way.is_streaming else "mmap",
+        load_mode="streaming" if way.is_streaming else "auto" if way.guanaco_decides else "mmap",
         io=way.io,
         max_experts=spec.max_experts if way.is_streaming else -1,
         n_ctx=spec.n_ctx,
@@ -63,8 +68,16 @@ def plan_for(spec: RunSpec, way: Way, model: ModelMap) -> tuple[LoadConfig, Plan
         ctx_checkpoints=0,
     )
     plan = make_plan(model, detect(), config, None)
-    if not way.is_streaming:
-        plan = replace(plan, no_extra_bufts=not way.engine_defaults, cache_ram_bytes=0, ctx_checkpoints=0)
+    if not way.is_streaming and not way.guanaco_decides:
+        # Nothing is streamed, but the replay still finds the expert products by these groups.
+        plan = replace(
+            plan,
+            no_extra_bufts=not way.engine_defaults,
+            cache_ram_bytes=0,
+            ctx_checkpoints=0,
+            classes=tuple(replace(item.layout, slots=1) for item in expert_classes(model)),
+            group_class=group_classes(model),
+        )
     return config, plan
 
 
@@ -74,6 +87,18 @@ def read_bytes(pid: int) -> int:
         if line.startswith("read_bytes:"):
             return int(line.split()[1])
     raise EngineError(f"/proc/{pid}/io has no read_bytes")
+
+
+@contextlib.contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """Busy processes on the same cores, for the length of a ``with`` block."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def measure(spec: RunSpec) -> dict[str, Any]:
@@ -113,7 +138,8 @@ def _measure_loaded(engine: Engine, spec: RunSpec, way: Way, plan: Plan) -> dict
     first = client.call("/completion", {**body, "prompt": prompt, "n_predict": 1})
     before, bytes_before, at = engine.stats(), read_bytes(pid), time.monotonic()
     more = {**body, "prompt": [*prompt, prompt[0]], "n_predict": spec.n_decode}
-    second = client.call("/completion", more)
+    with neighbours(spec.busy):
+        second = client.call("/completion", more)
     wall_s = time.monotonic() - at
     after, bytes_after = engine.stats(), read_bytes(pid)
     if after is not None and after.replay_exhausted:

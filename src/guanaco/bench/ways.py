@@ -25,6 +25,7 @@ class Way:
     read_ahead_kib: int | None = None  # of the drive while it runs; None: as it is
     spin_count: str | None = OUR_SPIN_COUNT  # GOMP_SPINCOUNT; None: the engine's own default
     engine_defaults: bool = False  # weight repacking and warm-up as llama.cpp does by itself
+    guanaco_decides: bool = False  # --load-mode auto
 
 
 WAYS: dict[str, Way] = {
@@ -66,7 +67,7 @@ WAYS: dict[str, Way] = {
             is_streaming=False,
             spin_count=None,
         ),
-        Way("auto", "guanaco, whole model in memory", is_streaming=False, engine_defaults=True),
+        Way("auto", "guanaco, --load-mode auto", False, engine_defaults=True, guanaco_decides=True),
         Way(
             "plain", "llama.cpp with its defaults", is_streaming=False, engine_defaults=True, spin_count=None
         ),

@@ -71,6 +71,7 @@ def bench_command(
     n_threads: int | None,
     n_ubatch: int,
     replay: Path | None,
+    busy: int,
     csv_path: Path | None,
     as_json: bool,
 ) -> None:
@@ -94,6 +95,7 @@ def bench_command(
         replay=None if replay is None else str(replay.resolve()),
         replay_start=0,
         seed=1,
+        busy=busy,
     )
     ladder = (
         [Budget("whole", None, -1)] if resident else budgets_for_shares(model_map, base, _shares(experts))

@@ -29,8 +29,8 @@ _WORDS = (
     "evictions", "prefetch_calls", "unmanaged", "read_errors", "read_retries", "wait_ns", "graphs", "tokens",
     "error_length",
 )  # fmt: skip
-_CONTROLS = ("replay_on", "replay_position", "replay_exhausted", "fail_reads", "mutation")
-_RESERVED_WORDS = 16
+_CONTROLS = ("replay_on", "replay_position", "replay_exhausted", "fail_reads", "mutation", "fail_slices")
+_RESERVED_WORDS = 15
 _CONTROLS_OFFSET = 8 * len(_WORDS) + _ERROR_BYTES
 STATS_BYTES = _CONTROLS_OFFSET + 8 * (len(_CONTROLS) + _RESERVED_WORDS)
 
@@ -143,6 +143,8 @@ def plan_text(
             f"class {size_class.slots} {size_class.stride_bytes} {len(size_class.part_offsets)} {offsets}"
         )
     for group, class_index in zip(model.groups, plan.group_class, strict=True):
+        if class_index < 0:  # never run by a plain decode, and of sizes that no slot has: left to the mapping
+            continue
         lines.append(f"group {group.layer} {class_index} {group.n_expert} {int(not group.is_mtp)}")
         lines += [
             f"part {p.role} {p.file_index} {p.offset} {p.slice_bytes} {p.tensor_name}" for p in group.parts
@@ -156,6 +158,13 @@ class StatsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.write_bytes(bytes(STATS_BYTES))
+
+    @classmethod
+    def attach(cls, path: Path) -> StatsFile:
+        """The counters that another process made."""
+        attached = cls.__new__(cls)
+        attached.path = path
+        return attached
 
     def read(self) -> NativeStats | None:
         """A snapshot, or None while the library has not started."""
