@@ -24,6 +24,7 @@ from guanaco.hardware.child_cgroup import ChildCgroup, create_child
 from guanaco.model.map import ModelMap
 
 RUN_TIMEOUT_S = 1800
+_PLAN_ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,11 @@ def budgets_for_shares(model: ModelMap, base: RunSpec, shares: Sequence[float]) 
     for share in shares:
         max_experts = max(1, round(share * model.n_expert))
         spec = replace(base, max_experts=max_experts)
-        _, plan = plan_for(spec, WAYS["slots"], model)
-        ladder.append(Budget(f"{share:.2%}", plan.parts.total_bytes, max_experts))
+        # The headroom is a share of the budget: plan again for the total until it is its own budget.
+        for _ in range(_PLAN_ROUNDS):
+            _, plan = plan_for(spec, WAYS["slots"], model)
+            spec = replace(spec, memory_bytes=plan.parts.total_bytes)
+        ladder.append(Budget(f"{share:.2%}", spec.memory_bytes, max_experts))
     return ladder
 
 
