@@ -38,7 +38,7 @@ class Vocabulary:
         return len(self.tokens) - len(SPECIAL_TOKENS)
 
 
-def _byte_symbols() -> list[str]:
+def byte_symbols() -> list[str]:
     """The 256 printable stand-ins of byte-level BPE, in byte order."""
     plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     stand_ins = iter(range(0x100, 0x200))
@@ -67,7 +67,7 @@ def vocabulary(n_tokens: int) -> Vocabulary:
         raise ValueError(
             f"a vocabulary of {n_tokens} tokens is too large; at most {MIN_TOKENS + len(merges)}"
         )
-    byte_tokens = _byte_symbols()
+    byte_tokens = byte_symbols()
     tokens = [*byte_tokens, *(a + b for a, b in merges), *SPECIAL_TOKENS]
     is_printable = [0x20 <= byte < 0x7F for byte in range(256)]
     return Vocabulary(

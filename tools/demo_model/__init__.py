@@ -1,0 +1,1 @@
+"""How the embedded demo model was made: text, vocabulary, training, export. No part of the product."""
