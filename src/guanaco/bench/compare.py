@@ -24,6 +24,7 @@ from guanaco.hardware.child_cgroup import ChildCgroup, create_child
 from guanaco.model.map import ModelMap
 
 RUN_TIMEOUT_S = 1800
+RunOnce = Callable[[RunSpec, Way, Sequence[Path], int | None], dict[str, Any]]
 _PLAN_ROUNDS = 4
 
 
@@ -74,13 +75,14 @@ def _cgroup(limit_bytes: int | None) -> Iterator[ChildCgroup | None]:
     if limit_bytes is None:
         yield None
         return
-    try:
-        with create_child("guanaco-bench", limit_bytes) as child:
-            yield child
-    except PermissionError as problem:
-        raise EngineError(
-            f"a fair comparison needs a memory cgroup, and none can be made: {problem}"
-        ) from None
+    with contextlib.ExitStack() as stack:
+        try:
+            child = stack.enter_context(create_child("guanaco-bench", limit_bytes))
+        except OSError as problem:
+            raise EngineError(
+                f"a fair comparison needs a memory cgroup, and none can be made: {problem}"
+            ) from None
+        yield child
 
 
 def compare(
@@ -91,6 +93,7 @@ def compare(
     *,
     runs: int,
     on_row: Callable[[dict[str, Any]], None],
+    run_one: RunOnce = run_once,
 ) -> list[dict[str, Any]]:
     """``runs`` rounds of every way in alternating order; each round starts elsewhere in the trace."""
     rows = []
@@ -105,7 +108,7 @@ def compare(
                 replay_start=base.replay_start + run * (base.n_prompt // 2),
                 seed=base.seed + run,
             )
-            row = {"budget": budget.label, "run": run, **run_once(spec, way, files, budget.memory_bytes)}
+            row = {"budget": budget.label, "run": run, **run_one(spec, way, files, budget.memory_bytes)}
             rows.append(row)
             on_row(row)
     return rows

@@ -24,23 +24,23 @@ def drop_file_cache(paths: Iterable[Path]) -> None:
             os.close(descriptor)
 
 
-def read_ahead_file(path: Path) -> Path | None:
+def read_ahead_file(path: Path, root: Path = Path("/")) -> Path | None:
     """The kernel's setting for the drive that holds ``path``."""
-    device = block_device(path)
-    return None if device is None else Path("/sys/block") / device / "queue" / "read_ahead_kb"
+    device = block_device(path, root)
+    return None if device is None else root / "sys/block" / device / "queue" / "read_ahead_kb"
 
 
 @contextlib.contextmanager
-def read_ahead(path: Path, kib: int | None) -> Iterator[int | None]:
+def read_ahead(path: Path, kib: int | None, root: Path = Path("/")) -> Iterator[int | None]:
     """Sets the read-ahead of the drive under ``path`` for a ``with`` block; yields the KiB in force."""
-    setting = read_ahead_file(path)
+    setting = read_ahead_file(path, root)
     if setting is None:
         yield None
         return
     before = setting.read_text()
     try:
         if kib is not None:
-            with contextlib.suppress(PermissionError, OSError):
+            with contextlib.suppress(OSError):
                 setting.write_text(str(kib))
         yield int(setting.read_text())
     finally:

@@ -57,6 +57,9 @@ def _shares(text: str) -> list[float]:
     "--replay", default=None, type=click.Path(path_type=Path), help="Routing for a synthetic model."
 )
 @click.option(
+    "--busy", default=0, type=click.IntRange(0), help="Busy processes beside every decode, as neighbours."
+)
+@click.option(
     "--csv", "csv_path", default=None, type=click.Path(path_type=Path), help="Also write every row here."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
