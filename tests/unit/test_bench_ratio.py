@@ -36,7 +36,8 @@ def test_equal_ratios_have_no_width() -> None:
 
 def test_one_pair_has_no_bounds() -> None:
     ratio = paired_ratio([3.0], [2.0])
-    assert (ratio.pairs, ratio.mean, ratio.lower_90, ratio.upper_90) == (1, pytest.approx(1.5), None, None)
+    assert ratio.mean == pytest.approx(1.5)
+    assert (ratio.pairs, ratio.lower_90, ratio.upper_90) == (1, None, None)
 
 
 def test_it_is_the_geometric_mean() -> None:
