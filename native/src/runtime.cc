@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 
 #include "log.h"
@@ -91,7 +92,21 @@ int Runtime::compute(Scheduler* scheduler, Graph* graph, const void* caller, con
   seam_->use_store(store_.get());
   seam_->use_pagecache(pagecache_.get());
   const auto user = callbacks_.find(scheduler);
-  return seam_->compute(scheduler, graph, user == callbacks_.end() ? UserCallback{} : user->second);
+  const uint64_t misses_before = stats_->misses;
+  const int status = seam_->compute(scheduler, graph, user == callbacks_.end() ? UserCallback{} : user->second);
+  return stats_->misses == misses_before || still_right() ? status : kStatusFailed;
+}
+
+bool Runtime::still_right() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  std::string error, warning;
+  const bool good = watch_.check(static_cast<uint64_t>(std::chrono::nanoseconds(now).count()), &error, &warning);
+  if (!warning.empty()) GUANACO_LOG("warning: %s", warning.c_str());
+  if (!good) {
+    add(stats_->read_errors, 1);
+    stats_.set_error(error);
+  }
+  return good;
 }
 
 }  // namespace guanaco

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "engine_api.h"
+#include "file_watch.h"
 #include "io.h"
 #include "mapping.h"
 #include "pagecache.h"
@@ -42,6 +43,8 @@ class Runtime {
   explicit Runtime(LoadPlan plan);
   bool prepare();
   bool load_engine(const void* caller, const void* own_compute);
+  // After a graph that read experts: are the files behind it still the planned ones?
+  bool still_right();
 
   const LoadPlan plan_;
   Stats stats_;
@@ -49,6 +52,7 @@ class Runtime {
   EngineApi api_;
   Replay replay_;
   OpenFiles files_;
+  FileWatch watch_{plan_, files_};
   SelectedIo io_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<PageCacheStore> pagecache_;

@@ -37,9 +37,10 @@ struct StatsBlock {
   char error[kErrorBytes];
   // Controls, written by the parent. Replay: a benchmark tool. The others are honoured only under `testing`.
   Word replay_on, replay_position, replay_exhausted;
-  Word fail_reads;   // the next N expert reads report EIO
+  Word fail_reads;   // the next N expert reads report EIO; each is tried again
   Word mutation;     // 1: ids off by one slot, 2: two slots exchanged, 3: one expert's bytes damaged
-  Word reserved[16];
+  Word fail_slices;  // the next N slices fail for good
+  Word reserved[15];
 };
 
 class Stats {

@@ -268,6 +268,11 @@ void Store::finish_part(uint32_t index) {
   Class& cls = class_of(read.group);
   Slot& slot = cls.slots[read.slot];
   const ExpertPart& part = plan_.groups[read.group].parts[read.part];
+  if (plan_.testing && (*stats_)->fail_slices > 0) {
+    --(*stats_)->fail_slices;
+    read.error = EIO;
+    read.tries = kMaxTries;
+  }
   if (read.error != 0 && ++read.tries < kMaxTries) {
     add((*stats_)->read_retries, 1);
     read.error = 0;
