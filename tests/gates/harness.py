@@ -19,10 +19,11 @@ from pathlib import Path
 from guanaco.config import LoadConfig
 from guanaco.engine import native
 from guanaco.engine.native import NativeStats, StatsFile
+from guanaco.errors import BudgetError, UsageError
 from guanaco.gguf.reader import read_gguf
 from guanaco.hardware.detect import detect
 from guanaco.model.map import ModelMap, build_model_map
-from guanaco.planner.placement import minimum_budget, plan
+from guanaco.planner.placement import plan
 from guanaco.planner.plan import Plan
 from guanaco.units import GIB
 from tests.gates.cell import Job
@@ -64,11 +65,22 @@ class Bench:
         base = LoadConfig(
             model=self.path, memory_bytes=8 * GIB, load_mode="streaming", io=io, n_ctx=N_CTX, n_batch=512
         )
-        if budget == "smallest":
-            return replace(base, memory_bytes=minimum_budget(self.model, detect(), base, None))
         n_expert = max(group.n_expert for group in self.model.groups)
+        if budget == "smallest":
+            return self._smallest(base, n_expert)
         top_k = max(group.top_k for group in self.model.groups)
         return replace(base, max_experts=n_expert if budget == "all" else max(top_k, n_expert // 4))
+
+    def _smallest(self, base: LoadConfig, n_expert: int) -> LoadConfig:
+        """The fewest experts per layer that the planner accepts: what one token of one layer needs."""
+        for max_experts in range(1, n_expert):
+            config = replace(base, max_experts=max_experts)
+            try:
+                plan(self.model, detect(), config, None)
+            except (BudgetError, UsageError):
+                continue
+            return config
+        raise AssertionError(f"no arena smaller than the whole model is accepted for {self.path}")
 
     def reference(self, n_ubatch: int) -> Outcome:
         if n_ubatch not in self.references:
