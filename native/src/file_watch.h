@@ -16,6 +16,7 @@ namespace guanaco {
 
 class FileWatch {
  public:
+  // The plan is complete; the files may be opened later.
   FileWatch(const LoadPlan& plan, const OpenFiles& files);
 
   // Call it after reads, before what was read is used. False: the reason is in `error`. `warning` is set at most

@@ -16,13 +16,16 @@ namespace {
 
 constexpr uint64_t kSecond = 1000000000;
 
-struct Watched {
-  Watched() {
-    bed.file(10000, true);
-    bed.file(20000, true);
+struct TwoFiles : Bed {
+  TwoFiles() {
+    file(10000, true);
+    file(20000, true);
     std::string reason;
-    REQUIRE(bed.open_real(&reason));
+    REQUIRE(open_real(&reason));
   }
+};
+
+struct Watched {
   bool look(uint64_t now_ns) {
     error.clear();
     warning.clear();
@@ -30,7 +33,7 @@ struct Watched {
   }
   const std::string& path(size_t file) const { return bed.plan.files[file].path; }
 
-  Bed bed;
+  TwoFiles bed;
   FileWatch watch{bed.plan, bed.files};
   std::string error, warning;
 };
