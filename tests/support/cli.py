@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +63,14 @@ def wait_until(condition: Any, timeout_s: float, what: str) -> None:
 class Command:
     """A running ``guanaco`` whose stderr is read line by line."""
 
-    def __init__(self, *words: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *words: str,
+        environment: Mapping[str, str] | None = None,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
         self.process = subprocess.Popen(
-            [*COMMAND, *words],
+            [*command, *words],
             env={**os.environ, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -128,8 +133,8 @@ class Command:
 class Served(Command):
     """``guanaco serve`` on a free port."""
 
-    def __init__(self, *words: str, environment: Mapping[str, str] | None = None) -> None:
-        super().__init__("serve", *words, "--port", "0", environment=environment)
+    def __init__(self, *words: str, **more: Any) -> None:
+        super().__init__("serve", *words, "--port", "0", **more)
         self.url = self.wait_for(_LISTENING.pattern)[1]
 
     def wait_ready(self) -> Served:
@@ -151,9 +156,9 @@ class Served(Command):
 
 
 @contextlib.contextmanager
-def served(*words: str, environment: Mapping[str, str] | None = None) -> Iterator[Served]:
-    """Started and ready; ended at the end."""
-    server = Served(*words, environment=environment)
+def served(*words: str, **more: Any) -> Iterator[Served]:
+    """Started and ready; ended at the end. ``more`` as for ``Command``."""
+    server = Served(*words, **more)
     try:
         yield server.wait_ready()
     finally:

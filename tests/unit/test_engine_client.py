@@ -37,3 +37,11 @@ def test_error_events_are_raised(code: int, kind: type[Exception]) -> None:
     text = b'data: {"error": {"code": %d, "message": "it broke"}}\n\n' % code
     with pytest.raises(kind, match="it broke"):
         list(decode_events(lines(text)))
+
+
+def test_error_events_get_their_reason() -> None:
+    text = b'data: {"a": 1}\n\ndata: {"error": {"code": 500, "message": "it broke"}}\n\n'
+    events = decode_events(lines(text), lambda message: f"{message}, and this is why")
+    assert next(events) == {"a": 1}
+    with pytest.raises(EngineError, match="it broke, and this is why"):
+        next(events)

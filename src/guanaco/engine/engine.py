@@ -19,7 +19,7 @@ from typing import Any
 
 from guanaco.config import LoadConfig, SamplingConfig
 from guanaco.engine import llama, native
-from guanaco.engine.client import EngineClient
+from guanaco.engine.client import EngineClient, Explain
 from guanaco.engine.launch import RunFiles, worker_environment
 from guanaco.engine.memory import PeakMeter, resident_bytes
 from guanaco.engine.native import NativeStats, StatsFile
@@ -149,11 +149,24 @@ class Engine:
             raise self.died
         if self.address is None:
             raise EngineError("the model is still loading; try again in a moment")
-        return EngineClient(self.address, self.api_key, self.explain_loss)
+        return EngineClient(self.address, self.api_key, self.explain_loss, self.watch_faults)
 
     def explain_loss(self, patience_s: float = 2.0) -> WorkerDiedError | None:
         """The reason of a broken connection, when it is the worker's end. Blocks up to ``patience_s``."""
         return None if self._process is None else self._process.explain_loss(patience_s)
+
+    def watch_faults(self) -> Explain:
+        """Call it when a request begins: the result adds to the engine's words which read failed since."""
+        before = self.stats()
+        errors_before = 0 if before is None else before.read_errors
+
+        def explain(message: str) -> str:
+            stats = self.stats()
+            if message != llama.COMPUTE_ERROR or stats is None or stats.read_errors == errors_before:
+                return message
+            return f"{message.rstrip('.')}: {stats.last_error}"
+
+        return explain
 
     def stats(self) -> NativeStats | None:
         """Counters of the expert store, after the end the last known ones; None without streaming."""

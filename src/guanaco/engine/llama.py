@@ -20,6 +20,7 @@ from guanaco.units import MIB
 ENGINE_NAME = "xllamacpp"
 ENGINE_VERSION = "2026.10.11549"
 ENGINE_LABEL = f"{ENGINE_NAME} {ENGINE_VERSION}"
+COMPUTE_ERROR = "Compute error."  # what the requests of a batch whose graph failed are told
 _HTTP_THREADS = 2  # always alive; the engine adds one per open request and ends it afterwards
 _LOG_WARN, _LOG_INFO = 2, 3
 

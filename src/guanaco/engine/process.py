@@ -25,6 +25,7 @@ from guanaco.hardware.cgroup import own_cgroup
 logger = logging.getLogger("guanaco.engine")
 _TAIL_LINES = 40
 _LOG_PATIENCE_S = 1.0
+_OWN_WARNING = "[Guanaco Storage] warning: "  # of the native library: for the user, not only with -v
 
 
 class WorkerProcess:
@@ -125,7 +126,7 @@ class WorkerProcess:
                 line = raw.decode(errors="replace").rstrip()
                 if line:
                     self._tail.append(line)
-                    logger.info("%s", line)
+                    logger.log(logging.WARNING if line.startswith(_OWN_WARNING) else logging.INFO, "%s", line)
 
     def _watch(self) -> None:
         return_code = self._process.wait()

@@ -1,7 +1,7 @@
 """An answer that is passed on from the worker as it comes.
 
 Owns cancellation (a client that leaves ends its generation, during the prompt too) and what a client is told
-when the worker ends in the middle: an error answer, or an error event once a stream has begun.
+when a read fails or the worker ends in the middle: an error answer, or an error event in a stream.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ import httpx
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from guanaco.engine.client import Explain
 from guanaco.errors import EngineError, GuanacoError
 from guanaco.server.problems import RequestError, error_body, error_event, problem_body
 from guanaco.server.state import Serving
 
 _EVENT_STREAM = "text/event-stream"
+_EVENT_END = b"\n\n"
+_EVENT_DATA = b"data: "
+_ERROR_START = b'data: {"error"'
 
 
 class RelayResponse(Response):
@@ -54,6 +58,7 @@ class RelayResponse(Response):
         answer = _Answer(send)
         try:
             upstream = self._serving.upstream()
+            explain = self._serving.engine.watch_faults()
             method = "GET" if self._request_body is None else "POST"
             headers = {"Content-Type": "application/json"}
             async with upstream.stream(
@@ -62,12 +67,15 @@ class RelayResponse(Response):
                 kind = source.headers.get("content-type", "application/json")
                 if kind.startswith(_EVENT_STREAM):
                     await answer.begin(source.status_code, kind)
-                    await answer.pass_on(source.aiter_raw())
+                    await answer.pass_on(explained_events(source.aiter_raw(), explain))
                 else:
-                    await answer.whole(source.status_code, kind, await source.aread())
+                    body = await source.aread()
+                    if source.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
+                        body = explained(body, explain)
+                    await answer.whole(source.status_code, kind, body)
         except RequestError as problem:
-            body = error_body(problem.status, problem.message, **problem.details)
-            await answer.whole(problem.status, "application/json", json.dumps(body).encode())
+            refusal = error_body(problem.status, problem.message, **problem.details)
+            await answer.whole(problem.status, "application/json", json.dumps(refusal).encode())
         except GuanacoError as problem:
             await answer.fail(problem)
         except httpx.HTTPError as problem:
@@ -114,6 +122,30 @@ class _Answer:
         else:
             body = json.dumps(problem_body(problem)).encode()
             await self.whole(problem.http_status, "application/json", body)
+
+
+def explained(body: bytes, explain: Explain) -> bytes:
+    """An error body of the engine with the reason in it; anything else as it is."""
+    try:
+        content = json.loads(body)
+        message = content["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return body
+    content["error"]["message"] = explain(message)
+    return json.dumps(content).encode()
+
+
+async def explained_events(chunks: AsyncIterator[bytes], explain: Explain) -> AsyncIterator[bytes]:
+    """Whole events as they come; the reason is added to an error event."""
+    pending = b""
+    async for chunk in chunks:
+        *events, pending = (pending + chunk).split(_EVENT_END)
+        for event in events:
+            if event.startswith(_ERROR_START):
+                event = _EVENT_DATA + explained(event.removeprefix(_EVENT_DATA), explain)
+            yield event + _EVENT_END
+    if pending:
+        yield pending
 
 
 async def _until_gone(receive: Receive) -> None:
