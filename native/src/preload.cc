@@ -9,7 +9,9 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include "guanaco/guanaco.h"
 #include "runtime.h"
@@ -116,7 +118,9 @@ GUANACO_API int munmap(void* address, size_t nbytes) {
 
 GUANACO_API int posix_madvise(void* address, size_t nbytes, int advice) {
   Runtime* active = runtime();
-  if (active != nullptr && active->manages() && active->covers(address)) return 0;  // the plan decides what is read
+  // The plan decides what is read ahead; advice about the order of access stays the engine's.
+  const bool is_ahead = advice == POSIX_MADV_WILLNEED;
+  if (active != nullptr && is_ahead && active->manages() && active->covers(address)) return 0;
   static const auto real = next<int (*)(void*, size_t, int)>("posix_madvise");
   return real(address, nbytes, advice);
 }
@@ -132,5 +136,13 @@ GUANACO_API int guanaco_has_uring(void) {
 }
 
 GUANACO_API unsigned long guanaco_stats_bytes(void) { return sizeof(guanaco::StatsBlock); }
+
+GUANACO_API int guanaco_check_plan(const char* path, char* error, unsigned long error_bytes) {
+  guanaco::LoadPlan plan;
+  std::string reason;
+  const bool good = guanaco::read_plan(path, &plan, &reason);
+  if (error_bytes > 0) std::snprintf(error, error_bytes, "%s", reason.c_str());
+  return good ? 1 : 0;
+}
 
 }  // extern "C"

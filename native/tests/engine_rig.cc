@@ -131,16 +131,7 @@ void EngineRig::start() {
   REQUIRE(at != MAP_FAILED);
   base_ = static_cast<char*>(at);
   mappings.note(0, base_, nbytes);
-  for (const auto& group : bed.plan.groups) {
-    for (const auto& part : group.parts) {
-      FullTensor* tensor = &weights_.emplace_back();
-      static_cast<Tensor&>(*tensor) = Tensor{};
-      // Two rows an expert.
-      set_shape(tensor, static_cast<int64_t>(part.slice_bytes / 2), 2, group.n_expert, 1, part.slice_bytes / 2);
-      tensor->buffer = &host_;
-      tensor->data = base_ + part.offset;
-    }
-  }
+  make_weights(base_);
   if (!bed.plan.replay_path.empty()) REQUIRE(replay.open(bed.plan.replay_path, &error));
   backend = std::make_unique<ScriptedBackend>(bed);
   seam = std::make_unique<guanaco::Seam>(bed.plan, api, mappings, &stats, &replay);
@@ -152,6 +143,20 @@ void EngineRig::start() {
     store = std::make_unique<guanaco::Store>(bed.plan, bed.files, backend.get(), &stats);
     REQUIRE(store->allocate(&error));
     seam->use_store(store.get());
+  }
+}
+
+void EngineRig::make_weights(char* base) {
+  weights_.clear();
+  for (const auto& group : bed.plan.groups) {
+    for (const auto& part : group.parts) {
+      FullTensor* tensor = &weights_.emplace_back();
+      static_cast<Tensor&>(*tensor) = Tensor{};
+      // Two rows an expert.
+      set_shape(tensor, static_cast<int64_t>(part.slice_bytes / 2), 2, group.n_expert, 1, part.slice_bytes / 2);
+      tensor->buffer = &host_;
+      tensor->data = base + part.offset;
+    }
   }
 }
 
@@ -187,11 +192,13 @@ int EngineRig::run(TestGraph* graph) {
   return status;
 }
 
-void EngineRig::check_products(const TestGraph& graph) {
+void EngineRig::check_products(const TestGraph& graph) { check_products(graph, scheduler); }
+
+void EngineRig::check_products(const TestGraph& graph, const guanaco::Scheduler& ran_by) const {
   for (const MoeLayer& layer : graph.layers) {
     for (size_t i = 0; i < layer.products.size(); ++i) {
-      const auto found = scheduler.products.find(layer.products[i]);
-      REQUIRE(found != scheduler.products.end());
+      const auto found = ran_by.products.find(layer.products[i]);
+      REQUIRE(found != ran_by.products.end());
       const std::vector<std::string>& slices = found->second.slices;
       const std::vector<int32_t> experts = flat(layer.wanted);
       REQUIRE(slices.size() == experts.size());

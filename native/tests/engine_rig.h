@@ -61,6 +61,8 @@ class EngineRig {
   explicit EngineRig(uint32_t n_layers, uint32_t slots, uint32_t n_expert = 16);
   ~EngineRig();
   void start();
+  // Part of start(): the model's tensors over a mapping of the file.
+  void make_weights(char* base);
 
   // Appends one layer: router, gate, up, activation, down, sum.
   MoeLayer& add_layer(TestGraph* graph, uint32_t group, const Rows& wanted);
@@ -71,6 +73,7 @@ class EngineRig {
   int run(TestGraph* graph);
   // Every product of the graph saw the experts its rows wanted.
   void check_products(const TestGraph& graph);
+  void check_products(const TestGraph& graph, const guanaco::Scheduler& ran_by) const;
   // ... and saw them in slots, or in the file's mapping.
   bool bound(const guanaco::Tensor* product);
 

@@ -101,7 +101,7 @@ void ggml_backend_sched_set_eval_callback(Scheduler* scheduler, guanaco::EvalCal
   scheduler->user_data = user_data;
 }
 
-int ggml_backend_sched_graph_compute_async(Scheduler* scheduler, Graph* graph) {
+__attribute__((noinline)) int ggml_backend_sched_graph_compute_async(Scheduler* scheduler, Graph* graph) {
   if (scheduler->status != 0) return scheduler->status;
   for (size_t split = 0; split < graph->split_begins.size(); ++split) {
     if (split < graph->split_inputs.size() && graph->split_inputs[split]) graph->split_inputs[split]();

@@ -41,7 +41,14 @@ void report(const char* file, int line, const std::string& what) {
 
 }  // namespace check
 
+#ifdef GUANACO_LIBRARY_FILE
+int preload_child(int argc, char** argv);  // test_preload.cc
+#endif
+
 int main(int argc, char** argv) {
+#ifdef GUANACO_LIBRARY_FILE
+  if (argc > 1 && std::strcmp(argv[1], "--preload-child") == 0) return preload_child(argc - 2, argv + 2);
+#endif
   const char* filter = argc > 1 ? argv[1] : "";
   signal(SIGALRM, on_alarm);
   int passed = 0, failed = 0, skipped = 0;

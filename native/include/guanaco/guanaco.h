@@ -15,6 +15,9 @@ GUANACO_API int guanaco_abi_version(void);
 GUANACO_API int guanaco_has_uring(void);
 /* Size of the shared counter block in bytes. */
 GUANACO_API unsigned long guanaco_stats_bytes(void);
+/* 1 when the plan file at `path` would be accepted. Else 0, and one line of reason in the `error_bytes` at `error`
+ * (cut to fit; may be null when error_bytes is 0). Looks at the plan only, not at the model files. */
+GUANACO_API int guanaco_check_plan(const char* path, char* error, unsigned long error_bytes);
 
 #ifdef __cplusplus
 }
