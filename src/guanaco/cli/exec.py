@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -54,28 +54,46 @@ def exec_command(command: tuple[str, ...], **given: Any) -> None:
     if not loadable.model.is_moe:
         raise UsageError(f"{config.model} has no experts to stream; run the program by itself")
     announce(loadable)
-    code, stats = _run(command, loadable)
+    ended = _run(command, loadable)
+    problem = _streaming_problem(command[0], ended.stats)
+    if ended.stats is not None and ended.stats.state != "idle":
+        log.logger.info("%s", log.final_line(ended.stats))
+    if problem is not None and ended.code == 0:
+        raise problem
+    if problem is not None:
+        log.logger.warning("guanaco: warning: %s", problem.message)  # its own end says more
+    if ended.code < 0 and -ended.code not in ended.signals:
+        raise WorkerDiedError(describe_exit(ended.code, None, []), return_code=ended.code)
+    if ended.code != 0:
+        raise click.exceptions.Exit(ended.code if ended.code > 0 else 128 - ended.code)
+
+
+@dataclass(frozen=True)
+class _Ended:
+    code: int  # negative: a signal
+    signals: frozenset[int]  # that we were sent meanwhile
+    stats: NativeStats | None
+
+
+def _streaming_problem(program: str, stats: NativeStats | None) -> EngineError | None:
+    """Why nothing, or not everything, was streamed."""
     if stats is None or stats.state == "idle":
-        raise EngineError(
-            f"{command[0]} never mapped the model through the preloaded library: it is linked statically, "
+        return EngineError(
+            f"{program} never mapped the model through the preloaded library: it is linked statically, "
             "or it did not load this file; use a build with a shared libggml-base and the same path"
         )
-    log.logger.info("%s", log.final_line(stats))
-    if code < 0:
-        raise WorkerDiedError(describe_exit(code, None, []), return_code=code)
-    if code == 0 and stats.graphs > 0 and stats.groups_bound != stats.groups_expected:
-        raise EngineError(
+    if stats.graphs > 0 and stats.groups_bound != stats.groups_expected:
+        return EngineError(
             f"only {stats.groups_bound} of {stats.groups_expected} groups of experts were streamed; "
             "run the program with --no-repack and all layers on the processor",
             groups_bound=stats.groups_bound,
             groups_expected=stats.groups_expected,
         )
-    if code != 0:
-        raise click.exceptions.Exit(code)
+    return None
 
 
-def _run(command: tuple[str, ...], loadable: Loadable) -> tuple[int, NativeStats | None]:
-    """The program's exit code (negative: a signal) and the last counters."""
+def _run(command: tuple[str, ...], loadable: Loadable) -> _Ended:
+    """The program's whole life."""
     library = native.library_path()
     files = RunFiles()
     try:
@@ -94,21 +112,24 @@ def _run(command: tuple[str, ...], loadable: Loadable) -> tuple[int, NativeStats
             process = subprocess.Popen(command, env=environment)
         except OSError as problem:
             raise UsageError(f"{command[0]} cannot be started: {problem.strerror}") from None
-        _forward_signals(process)
+        signals = _forward_signals(process)
         with ActivityReporter(stats_file.read, lambda stats: log_cache(stats, loadable)):
             code = process.wait()
-        return code, stats_file.read()
+        return _Ended(code, frozenset(signals), stats_file.read())
     finally:
         files.remove()
 
 
-def _forward_signals(process: subprocess.Popen[bytes]) -> None:
-    """The program decides what a signal means; we end when it does."""
+def _forward_signals(process: subprocess.Popen[bytes]) -> set[int]:
+    """The program decides what a signal means; we end when it does. The result fills with what came."""
+    received: set[int] = set()
 
     def forward(number: int, frame: FrameType | None) -> None:
+        received.add(number)
         # Ctrl-C reached the whole foreground group already.
         if number != signal.SIGINT or not sys.stdin.isatty():
             process.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, forward)
+    return received
