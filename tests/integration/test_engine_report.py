@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from guanaco.engine.estimate import engine_report
 from guanaco.errors import EngineError
 from guanaco.gguf.reader import read_gguf
 from guanaco.model.map import ModelMap, build_model_map
-from guanaco.planner.memory import context_bytes
+from guanaco.planner.memory import context_bytes, repack_bytes
 from guanaco.planner.report import EngineReport, ReportRequest
 from guanaco.units import MIB
 from tests.support.tiny_models import ARCHS, build, spec_named
@@ -71,6 +72,25 @@ def test_settings_reach_the_engine(settings: dict[str, str | bool]) -> None:
         ours = context_bytes(model, config, row.n_ctx, row.n_ubatch)
         assert ours.kv_bytes == pytest.approx(row.kv_bytes, abs=_ROUNDING_BYTES)
         assert ours.compute_bytes >= row.compute_bytes
+
+
+def test_repacked_weights_are_what_the_engine_copies(tmp_path: Path) -> None:
+    script = (
+        "import sys; from guanaco.engine import capi; log = []\n"
+        "llama = capi.Llama(capi.library_path(), lambda level, text: log.append(text))\n"
+        "params = llama.model_params(); params.load_mode = 1\n"
+        "assert llama.load_model(sys.argv[1].encode(), params); print(''.join(log))"
+    )
+    path = build(spec_named("qwen3moe"), tmp_path, quant="Q4_0")
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True, timeout=60
+    )
+    found = re.findall(r"_REPACK model buffer size = +(\d+\.\d+) MiB", done.stdout)
+    model = _model(path)
+    copied_bytes = sum(float(mib) * MIB for mib in found)
+    planned_bytes = repack_bytes(model, frozenset(_ask(model).repack_types))
+    assert copied_bytes == pytest.approx(planned_bytes, abs=_ROUNDING_BYTES)
+    assert planned_bytes <= repack_bytes(model)
 
 
 def test_no_tensor_data_is_read() -> None:
