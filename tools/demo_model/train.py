@@ -28,7 +28,7 @@ VOCABULARY_TURNS = 20_000
 PEAK_RATE, LAST_RATE_SHARE, WARM_UP_STEPS = 2e-3, 0.05, 100
 WEIGHT_DECAY, MAX_GRADIENT = 0.05, 1.0
 BALANCE_WEIGHT = 0.003  # against routers that always pick the same few
-REPORT_STEPS, SAVE_STEPS = 50, 500
+REPORT_S, SAVE_STEPS = 30.0, 500
 
 Weights = dict[str, Any]
 
@@ -140,6 +140,7 @@ def train(seconds: float, folder: Path) -> None:
     print(f"{sum(weight.numel() for weight in weights.values()):,} weights, {len(vocabulary.tokens)} tokens")
     optimiser = torch.optim.AdamW(weights.values(), PEAK_RATE, betas=(0.9, 0.95), weight_decay=WEIGHT_DECAY)
     start = time.monotonic()
+    next_report = 0.0
     for step, rows in enumerate(batches(vocabulary, seed=7)):
         elapsed = time.monotonic() - start
         if elapsed >= seconds:
@@ -152,7 +153,8 @@ def train(seconds: float, folder: Path) -> None:
         torch.nn.utils.clip_grad_norm_(weights.values(), MAX_GRADIENT)
         optimiser.step()
         optimiser.zero_grad()
-        if step % REPORT_STEPS == 0:
+        if elapsed >= next_report:
+            next_report += REPORT_S
             print(f"{elapsed:5.0f} s  step {step}  loss {loss:.3f}  unevenness {unevenness:.2f}", flush=True)
         if step % SAVE_STEPS == SAVE_STEPS - 1:
             save(weights, folder)
