@@ -96,6 +96,10 @@ bool open_files(const LoadPlan& plan, OpenFiles* files, std::string* error) {
       }
     }
   }
+  // Buffered: what a read leaves in the page cache is dropped after it, so it must not read ahead of what was asked.
+  for (const int fd : files->fds) {
+    if (!files->direct) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+  }
   return true;
 }
 
