@@ -1,0 +1,83 @@
+"""The memory promise on a small model, checked by a memory cgroup: what fits completes, the rest is refused.
+
+The full ladder with long prompts on a standard model is ``python -m benchmarks.memory_contract``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from benchmarks.memory_contract import Check, run_in_cgroup, smallest_budget
+
+from guanaco.hardware.child_cgroup import create_child
+from guanaco.model.map import ModelMap
+from guanaco.units import MIB
+from tests.support.unchecked import unchecked
+
+FLAGS = ("-c", "512")
+N_WORDS, N_PREDICT = 48, 8
+N_PROMPT = 2 * N_WORDS  # at least so many tokens
+
+
+@dataclass(frozen=True)
+class Promise:
+    model: ModelMap
+    budgets: dict[str, int]
+    refused: Check
+
+
+@pytest.fixture(scope="session")
+def promise(small_model: ModelMap) -> Promise:
+    try:
+        with create_child("guanaco-test", 64 * MIB) as child:
+            measured = child.peak_bytes is not None
+    except OSError as problem:
+        unchecked(str(problem))
+    if not measured:
+        unchecked("this kernel does not keep the peak of a memory cgroup")
+    smallest, refused = smallest_budget(small_model, FLAGS)
+    middle = smallest + small_model.expert_bytes // 3
+    return Promise(small_model, {"smallest": smallest, "middle": middle}, refused)
+
+
+def run(promise: Promise, which: str, limit: Callable[[int], int]) -> Check:
+    budget = promise.budgets[which]
+    return run_in_cgroup(
+        promise.model, budget, limit(budget), n_words=N_WORDS, n_predict=N_PREDICT, flags=FLAGS
+    )
+
+
+def check_complete(check: Check) -> None:
+    assert check.exit_code == 0, check.message
+    assert check.prompt_n is not None
+    assert check.prompt_n >= N_PROMPT
+    assert check.decode_n == N_PREDICT
+    assert check.hit_rate is not None, "it was streamed"
+    assert check.cached_expert_bytes == 0
+
+
+@pytest.mark.parametrize("which", ["smallest", "middle"])
+def test_the_peak_stays_within_the_budget(promise: Promise, which: str) -> None:
+    check = run(promise, which, lambda budget: 2 * budget)
+    check_complete(check)
+    assert check.peak_bytes is not None
+    assert check.peak_bytes <= check.budget_bytes
+    assert check.holds
+
+
+@pytest.mark.parametrize("which", ["smallest", "middle"])
+def test_the_budget_is_enough(promise: Promise, which: str) -> None:
+    check_complete(run(promise, which, lambda budget: budget))
+
+
+def test_less_is_refused_with_the_number_that_works(promise: Promise) -> None:
+    check = promise.refused
+    assert check.budget_bytes < promise.budgets["smallest"]
+    assert check.exit_code == 4
+    assert check.decode_n is None
+    number = promise.budgets["smallest"]
+    assert f"--memory {number // MIB}MiB" in check.message, check.message
+    assert check.peak_bytes is not None
+    assert check.peak_bytes < number // 2, "nothing was loaded before it was refused"
