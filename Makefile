@@ -6,18 +6,23 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml $(shell find src native -type f -not -name '*.pyc' -not -path '*/__pycache__/*')
 
-.PHONY: run test test-python test-native lint bench system-deps clean
+.PHONY: run test test-python test-native fuzz lint bench system-deps clean
 
 run: $(INSTALLED)
 	$(BIN)/guanaco demo
 
-test: lint test-native test-python
+test: lint test-native fuzz test-python
 
 test-python: $(INSTALLED)
 	$(BIN)/python -m pytest
 
 test-native: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" native/run_tests.sh
+
+# Longer runs: FUZZ_S=1800 make fuzz
+FUZZ_S ?= 60
+fuzz: $(INSTALLED)
+	$(BIN)/python tests/fuzz/fuzz_gguf.py -max_total_time=$(FUZZ_S) -verbosity=0
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -39,7 +44,7 @@ system-deps:
 $(INSTALLED): $(SOURCES) | system-deps
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet ".[dev]"
+	$(BIN)/python -m pip install --quiet ".[dev,fuzz]"
 	@touch $@
 
 clean:

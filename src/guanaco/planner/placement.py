@@ -89,6 +89,10 @@ def _annotate(load: Load, hardware: Hardware, chosen: Plan) -> Plan:
             f"the budget of {format_bytes(load.config.memory_bytes)} is more than the {format_bytes(usable)} "
             "this machine has available"
         )
+    if chosen.mode == "streaming" and load.config.io == "pagecache":
+        warnings.append(
+            "with --io pagecache the kernel decides which experts stay in its file cache: the budget is not held"
+        )
     if not load.model.is_moe and load.config.load_mode == "streaming":
         warnings.append("a dense model has no experts to stream: it is held in RAM whole")
     is_cut = load.config.n_ctx is None and chosen.n_ctx < load.costs.sizes[-1]

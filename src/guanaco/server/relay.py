@@ -101,6 +101,8 @@ class _Answer:
     async def begin(self, status: int, kind: str, length: int | None = None) -> None:
         self.status = status
         headers = [(b"content-type", kind.encode("latin-1"))]
+        if status == httpx.codes.SERVICE_UNAVAILABLE:
+            headers.append((b"retry-after", b"1"))
         if length is None:
             headers.append((b"cache-control", b"no-cache"))
         else:
