@@ -91,7 +91,7 @@ def _annotate(load: Load, hardware: Hardware, chosen: Plan) -> Plan:
         )
     if chosen.mode == "streaming" and load.config.io == "pagecache":
         warnings.append(
-            "with --io pagecache the kernel decides which experts stay in its file cache: the budget is not held"
+            "with --io pagecache the kernel decides which experts stay in memory: the budget is not held"
         )
     if not load.model.is_moe and load.config.load_mode == "streaming":
         warnings.append("a dense model has no experts to stream: it is held in RAM whole")

@@ -20,7 +20,7 @@ _observed = APIRouter()
 
 
 def create_app(serving: Serving, api_keys: Sequence[str] = ()) -> FastAPI:
-    """Everything but ``/health`` and the API's own description needs one of ``api_keys``, if there are any."""
+    """All but ``/health`` and the API's own description needs one of ``api_keys``, if there are any."""
     app = FastAPI(title="Guanaco", version=__version__, docs_url=None, redoc_url=None)
     app.state.serving = serving
     app.state.api_keys = tuple(key.encode() for key in api_keys)
