@@ -16,8 +16,8 @@ namespace guanaco {
 namespace {
 
 void* map_block(int fd, int flags) {
-  // The raw call: this library interposes mmap.
-  const long at = syscall(SYS_mmap, nullptr, sizeof(StatsBlock), PROT_READ | PROT_WRITE, flags, fd, 0);
+  // The raw call: this library interposes mmap. The offset must be a whole word: it is passed on the stack.
+  const long at = syscall(SYS_mmap, nullptr, sizeof(StatsBlock), PROT_READ | PROT_WRITE, flags, fd, 0L);
   return at == -1 ? nullptr : reinterpret_cast<void*>(at);
 }
 

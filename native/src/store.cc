@@ -19,7 +19,7 @@ uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
 
 char* map_anonymous(uint64_t nbytes) {
   const long at = syscall(SYS_mmap, nullptr, nbytes, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0L);
   return at == -1 ? nullptr : reinterpret_cast<char*>(at);
 }
 
