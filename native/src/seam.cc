@@ -219,17 +219,23 @@ void Seam::write_slot_ids(Binding* binding, const std::vector<int32_t>& rows) {
     binding->lowest_slot = *std::min_element(slots.begin(), slots.end());
     binding->highest_slot = *std::max_element(slots.begin(), slots.end());
   }
+  const uint64_t mutation = plan_.testing ? (*stats_)->mutation.load() : 0;
+  if (mutation != 0) {  // any slot may be shown: a selection of one expert must go wrong too
+    binding->lowest_slot = 0;
+    binding->highest_slot = store_->n_slots(binding->group) - 1;
+  }
   const int32_t base = static_cast<int32_t>(binding->lowest_slot);
   binding->id_buffer.resize(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     binding->id_buffer[i] = store_->slot_of(binding->group, rows[i]) - base;
   }
-  if (plan_.testing && (*stats_)->mutation == 1) {
-    const int32_t span = static_cast<int32_t>(binding->highest_slot) - base + 1;
-    for (int32_t& id : binding->id_buffer) id = (id + 1) % span;
+  const int32_t n_slots = static_cast<int32_t>(store_->n_slots(binding->group));
+  if (mutation == 1) {
+    for (int32_t& id : binding->id_buffer) id = (id + 1) % n_slots;
   }
-  if (plan_.testing && (*stats_)->mutation == 2 && slots.size() > 1) {
-    const int32_t a = static_cast<int32_t>(slots[0]) - base, b = static_cast<int32_t>(slots[1]) - base;
+  if (mutation == 2 && !slots.empty()) {
+    const int32_t a = static_cast<int32_t>(slots[0]);
+    const int32_t b = slots.size() > 1 ? static_cast<int32_t>(slots[1]) : (a + 1) % n_slots;
     for (int32_t& id : binding->id_buffer) id = id == a ? b : id == b ? a : id;
   }
   Tensor* shadow = as_tensor(binding->ids_shadow);

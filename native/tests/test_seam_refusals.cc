@@ -306,6 +306,8 @@ TEST(seam_mutations_give_wrong_bytes) {
       rig.start();
       TestGraph graph;
       MoeLayer& layer = rig.add_layer(&graph, 0, {{3, 7, 5}});
+      TestGraph single;
+      MoeLayer& lone = rig.add_layer(&single, 0, {{11}});
       rig.stats->mutation = mutation;
       CHECK_EQ(rig.run(&graph), 0);
       const bool wrong = testing && mutation != 0;
@@ -313,8 +315,14 @@ TEST(seam_mutations_give_wrong_bytes) {
       CHECK_EQ(slices.at(0) != rig.bed.slice(0, 0, 3), wrong);
       CHECK_EQ(slices.at(1) != rig.bed.slice(0, 0, 7), wrong);
       CHECK(slices.at(0) != "?" && slices.at(1) != "?");
+      CHECK_EQ(rig.run(&single), 0);
+      for (uint32_t part = 0; part < 3; ++part) {
+        const auto& seen = rig.scheduler.products[lone.products[part]].slices;
+        CHECK_EQ(seen.at(0) != rig.bed.slice(0, part, 11), wrong);
+      }
       rig.stats->mutation = 0;
       check_served(&rig, &graph);
+      check_served(&rig, &single);
     }
   }
 }
