@@ -83,7 +83,8 @@ class Builder {
     const ExpertGroup& info = plan_.groups[group];
     const Tensor* ids = node->src[2];
     const bool understood = ids != nullptr && is_selection(ids) && weights->ne[2] == info.n_expert &&
-                            weights->ne[3] == 1 && weights->nb[2] == info.parts[part].slice_bytes && delta < info.parts[part].slice_bytes;
+                            weights->ne[3] == 1 && weights->nb[2] == info.parts[part].slice_bytes &&
+                            delta < info.parts[part].slice_bytes;
     if (!understood) {
       ++result_->unmanaged;
       return;

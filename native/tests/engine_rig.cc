@@ -62,7 +62,8 @@ MoeLayer& TestGraph::router(uint32_t group, const Rows& wanted, uint32_t n_exper
   layer.ids->data = storage.data();
   on_compute(layer.sorted, [&layer, &storage, n_expert] {
     for (size_t row = 0; row < layer.wanted.size(); ++row) {
-      std::copy(layer.wanted[row].begin(), layer.wanted[row].end(), storage.begin() + static_cast<long>(row * n_expert));
+      const std::vector<int32_t>& experts = layer.wanted[row];
+      std::copy(experts.begin(), experts.end(), storage.begin() + static_cast<long>(row * n_expert));
     }
   });
   return layer;

