@@ -37,6 +37,7 @@ class ReadBackend {
   virtual size_t in_flight() const = 0;
 };
 
+// Null when not one thread can be started.
 std::unique_ptr<ReadBackend> make_thread_backend(uint32_t n_threads, bool drop_cache);
 // Null when the kernel, a seccomp filter or a limit refuses io_uring.
 std::unique_ptr<ReadBackend> make_uring_backend(uint32_t depth);

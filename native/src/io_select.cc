@@ -121,6 +121,10 @@ bool select_io(const LoadPlan& plan, const OpenFiles& files, SelectedIo* io, std
     }
   }
   io->backend = make_thread_backend(plan.io_threads, !files.direct);
+  if (io->backend == nullptr) {
+    *error = "no thread can be started to read experts; raise the limit on processes (ulimit -u)";
+    return false;
+  }
   io->mode = files.direct ? IoMode::kThreads : IoMode::kBuffered;
   if (plan.io == IoMode::kPageCache) io->mode = IoMode::kPageCache;
   return true;

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "io.h"
@@ -39,9 +40,15 @@ class ThreadBackend final : public ReadBackend {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (uint32_t i = 0; i < n_threads; ++i) threads_.emplace_back([this] { work(); });
+    try {
+      for (uint32_t i = 0; i < n_threads; ++i) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {
+      // A process limit: fewer threads are slower, none is for the caller to report.
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
+
+  bool is_started() const { return !threads_.empty(); }
 
   ~ThreadBackend() override {
     {
@@ -112,7 +119,9 @@ class ThreadBackend final : public ReadBackend {
 }  // namespace
 
 std::unique_ptr<ReadBackend> make_thread_backend(uint32_t n_threads, bool drop_cache) {
-  return std::make_unique<ThreadBackend>(n_threads, drop_cache);
+  auto backend = std::make_unique<ThreadBackend>(n_threads, drop_cache);
+  if (!backend->is_started()) return nullptr;
+  return backend;
 }
 
 }  // namespace guanaco

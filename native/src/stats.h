@@ -38,7 +38,7 @@ struct StatsBlock {
   // Controls, written by the parent. Replay: a benchmark tool. The others are honoured only under `testing`.
   Word replay_on, replay_position, replay_exhausted;
   Word fail_reads;   // the next N expert reads report EIO; each is tried again
-  Word mutation;     // 1: ids off by one slot, 2: two slots exchanged, 3: one expert's bytes damaged
+  Word mutation;     // 1: ids off by one slot, 2: two slots exchanged
   Word fail_slices;  // the next N slices fail for good
   Word reserved[15];
 };
