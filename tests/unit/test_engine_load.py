@@ -51,6 +51,17 @@ def test_a_load_ends_with_a_client(spec: EngineSpec, monkeypatch: pytest.MonkeyP
     assert engine.peak_bytes() == peak_bytes or (engine.peak_bytes() or 0) > peak_bytes
 
 
+def test_files_in_the_current_folder_are_not_imported(
+    spec: EngineSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('not ours')")
+    monkeypatch.chdir(tmp_path)
+    with Engine(spec) as engine:
+        engine.start()
+        engine.wait_ready()
+        assert engine.is_running
+
+
 def test_the_engines_refusals_keep_their_words(spec: EngineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     behave(monkeypatch, "ready")
     with Engine(spec, command=COMMAND) as engine:

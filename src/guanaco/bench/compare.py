@@ -55,7 +55,7 @@ def run_once(spec: RunSpec, way: Way, files: Sequence[Path], limit_bytes: int | 
     """One run with a cold file cache. Raises EngineError with the run's own words when it fails."""
     drop_file_cache(files)
     with read_ahead(files[0], way.read_ahead_kib) as ahead_kib, _cgroup(limit_bytes) as cgroup:
-        command = [sys.executable, "-m", "guanaco.bench.one", to_json(spec)]
+        command = [sys.executable, "-P", "-m", "guanaco.bench.one", to_json(spec)]
         done = subprocess.run(
             cgroup.wrap(command) if cgroup else command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S
         )

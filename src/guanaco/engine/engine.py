@@ -29,7 +29,8 @@ from guanaco.model.map import ModelMap
 from guanaco.planner.plan import Plan
 from guanaco.units import MIB
 
-WORKER_COMMAND = (sys.executable, "-m", "guanaco.engine.worker")
+# -P: a json.py in the folder somebody stands in is not ours to import.
+WORKER_COMMAND = (sys.executable, "-P", "-m", "guanaco.engine.worker")
 _TICK_S = 0.2
 _EMPTY_WORKER_BYTES = 48 * MIB  # interpreter and engine library, before any weight
 
