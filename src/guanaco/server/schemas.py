@@ -1,14 +1,45 @@
 """The requests as pydantic models: what is checked here, and what OpenAPI shows.
 
 Only the outline is checked; everything else is passed on as it came, because the engine knows more fields and
-judges their values.
+judges their values. The exception is what would cost the engine memory or stack without a bound of its own:
+one request must not break the memory contract, nor end the server for everybody.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+MOST_LAST_TOKENS = 1 << 18  # the engine keeps that many in a ring, used or not
+MOST_SAMPLERS = 64  # each with rings of its own
+MOST_INPUTS = 2048  # texts of one request, as at OpenAI
+MOST_GRAMMAR_CHARS = 1 << 16
+MOST_GRAMMAR_DEPTH = 128  # the engine's parser recurses
+_GRAMMAR_LITERAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
+
+
+def _shallow(grammar: str) -> str:
+    depth = deepest = 0
+    for letter in _GRAMMAR_LITERAL.sub("", grammar):
+        depth += (letter == "(") - (letter == ")")
+        deepest = max(deepest, depth)
+    if deepest > MOST_GRAMMAR_DEPTH:
+        raise ValueError(f"a grammar may nest {MOST_GRAMMAR_DEPTH} parentheses, not {deepest}")
+    return grammar
+
+
+def _few(items: list[Any]) -> list[Any]:
+    texts = sum(not isinstance(item, int) for item in items)  # a list of numbers is one text
+    if texts > MOST_INPUTS:
+        raise ValueError(f"a request may hold {MOST_INPUTS} texts, not {texts}")
+    return items
+
+
+LastTokens = Annotated[int, Field(le=MOST_LAST_TOKENS)]
+Grammar = Annotated[str, Field(max_length=MOST_GRAMMAR_CHARS), AfterValidator(_shallow)]
+Inputs = Annotated[list[Any], AfterValidator(_few)]
 
 
 class _Open(BaseModel):
@@ -24,6 +55,10 @@ class _Generation(_Open):
     top_p: float | None = Field(None, allow_inf_nan=False)
     seed: int | None = None
     stop: str | list[str] | None = None
+    repeat_last_n: LastTokens | None = None
+    dry_penalty_last_n: LastTokens | None = None
+    samplers: Annotated[list[Any], Field(max_length=MOST_SAMPLERS)] | str | None = None
+    grammar: Grammar | None = None
 
 
 class Message(BaseModel):
@@ -38,11 +73,11 @@ class ChatRequest(_Generation):
 
 
 class CompletionRequest(_Generation):
-    prompt: str | list[Any]
+    prompt: str | Inputs
 
 
 class EmbeddingRequest(_Open):
-    input: str | list[Any]
+    input: str | Inputs
 
 
 class TokenizeRequest(BaseModel):
