@@ -17,6 +17,8 @@ POLICIES = ("lru",)
 FLASH_ATTN = ("auto", "on", "off")
 POOLING = ("none", "mean", "cls", "last", "rank")
 _PLAIN_KV_TYPES = ("f32", "f16", "bf16")
+_MOST_INT32 = (1 << 31) - 1  # counts are 32-bit numbers in the engine
+_FEWEST_TOKENS = 2  # the engine tries every context with two tokens at once, and aborts when it cannot
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class LoadConfig:
     chat_template: str | None = None
     alias: str | None = None
 
+    @property
+    def fewest_batch_tokens(self) -> int:
+        """The smallest logical batch: one token of every request at once."""
+        return max(_FEWEST_TOKENS, self.n_parallel)
+
     def validate(self) -> str | None:
         """A reason this cannot work, or None."""
         for name, value, allowed in (
@@ -66,8 +73,18 @@ class LoadConfig:
         ):
             if number < 1:
                 return f"{name} must be at least 1, not {number}"
-        if self.n_ctx is not None and self.n_ctx < 0:
-            return f"context size must be 0 (from the model) or more, not {self.n_ctx}"
+        if self.n_ctx is not None and (self.n_ctx < 0 or 0 < self.n_ctx < _FEWEST_TOKENS):
+            return f"context size must be 0 (from the model) or at least {_FEWEST_TOKENS}, not {self.n_ctx}"
+        if self.n_batch < self.fewest_batch_tokens:
+            return (
+                f"batch must be at least {self.fewest_batch_tokens} with {self.n_parallel} requests at once, "
+                f"not {self.n_batch}; use a larger -b or a smaller -np"
+            )
+        if self.embeddings and self.n_ubatch < self.fewest_batch_tokens:
+            return (
+                f"ubatch must be at least {self.fewest_batch_tokens} for embeddings with {self.n_parallel} "
+                f"requests at once, not {self.n_ubatch}; use a larger -ub or a smaller -np"
+            )
         if self.max_experts == 0 or self.max_experts < -1:
             return f"max experts must be -1 (from the budget) or at least 1, not {self.max_experts}"
         if self.load_mode == "mmap" and self.max_experts != -1:
@@ -81,7 +98,23 @@ class LoadConfig:
             return f"V cache type {self.cache_type_v} needs flash attention; drop '-fa off' or use -ctv f16"
         if self.pooling is not None and not self.embeddings:
             return "pooling has no effect without --embeddings; drop it or add --embeddings"
-        return None
+        return _too_large(
+            context=self.n_ctx,
+            batch=self.n_batch,
+            ubatch=self.n_ubatch,
+            parallel=self.n_parallel,
+            threads=self.n_threads,
+            batch_threads=self.n_threads_batch,
+            context_checkpoints=self.ctx_checkpoints,
+            max_experts=self.max_experts,
+        )
+
+
+def _too_large(**counts: int | None) -> str | None:
+    for name, count in counts.items():
+        if count is not None and count > _MOST_INT32:
+            return f"{name.replace('_', ' ')} must be at most {_MOST_INT32}, not {count}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -108,7 +141,7 @@ class SamplingConfig:
             return f"tokens to predict must be -1 (until the model stops) or more, not {self.n_predict}"
         if self.seed is not None and not -1 <= self.seed < 1 << 32:
             return f"seed must be -1 (random) or below 2^32, not {self.seed}"
-        return None
+        return _too_large(top_k=self.top_k, tokens_to_predict=self.n_predict)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from guanaco.config import LoadConfig
 from guanaco.engine import estimate
 from guanaco.engine.dryrun import DryRun, parse_sizes, report_from_json, report_to_json
 from guanaco.engine.estimate import engine_report
-from guanaco.errors import EngineError
+from guanaco.errors import EngineError, ModelError
 from guanaco.gguf.reader import read_gguf
 from guanaco.model.map import ModelMap, build_model_map
 from guanaco.planner.memory import context_bytes, repack_bytes
@@ -44,6 +44,13 @@ def _model(path: Path) -> ModelMap:
 
 def _ask(model: ModelMap, request: ReportRequest = _REQUEST, cache_dir: Path | None = None) -> EngineReport:
     return engine_report(model, request, environment=os.environ, cache_dir=cache_dir)
+
+
+def test_a_path_that_the_engine_cannot_open_is_refused(tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"odd\xff.gguf")
+    odd.symlink_to(DEMO)
+    with pytest.raises(ModelError, match="the path is not UTF-8"):
+        _ask(_model(odd))
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in ARCHS])

@@ -10,7 +10,7 @@ import pytest
 from guanaco.config import LoadConfig
 from guanaco.errors import BudgetError, UsageError
 from guanaco.model.map import ModelMap
-from guanaco.planner.budget import default_budget
+from guanaco.planner.budget import default_budget, refuse_hopeless_context
 from guanaco.planner.contexts import context_ladder, report_request, ubatch_ladder
 from guanaco.planner.load import resident_dense_bytes
 from guanaco.planner.placement import minimum_budget, plan
@@ -276,3 +276,21 @@ def test_plan_json_has_the_stable_names() -> None:
     assert stable | {"parts", "reason"} <= set(made)
     assert made["host_bytes"] == sum(made["parts"].values())
     assert made["vram_bytes"] == 0
+
+
+def test_a_hopeless_context_is_refused_before_the_engine_is_asked() -> None:
+    model = _big_model()
+    with pytest.raises(
+        BudgetError, match=r"a context of 2000000000 tokens takes about .* shorter one \(-c\)"
+    ):
+        refuse_hopeless_context(model, MACHINE, _config(1 * GIB, n_ctx=2_000_000_000))
+    for settings in ({"n_ctx": None}, {"n_ctx": 0}, {"n_ctx": 8192}):
+        refuse_hopeless_context(model, MACHINE, _config(1 * GIB, **settings))
+
+
+def test_embeddings_are_never_computed_in_batches_that_the_engine_cannot_hold() -> None:
+    for n_parallel in (1, 3, 4):
+        config = _config(None, embeddings=True, n_parallel=n_parallel, n_ctx=2)
+        assert ubatch_ladder(_big_model(), config)[0] >= max(2, n_parallel)
+    with pytest.raises(UsageError, match="ask for at least 16"):
+        _plan(moe_model([_SLICES], n_expert=64, top_k=4), GIB, embeddings=True, n_parallel=4, max_experts=4)

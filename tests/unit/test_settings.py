@@ -128,13 +128,13 @@ CASES = {
                                   (*NOT_A_COUNT, "0", "-2"), STREAM),
     "--io": Case("load.io", "threads", line("io"), "io threads", "buffered", ("fast", "0"), STREAM),
     "--policy": Case("load.policy", "lru", line("policy"), "policy lru", "lru", ("herd", "nonsense"), STREAM),
-    "-c": Case("load.n_ctx", "512", lambda w: w.params.n_ctx, 512, "256", (*NOT_A_COUNT, "-1")),
+    "-c": Case("load.n_ctx", "512", lambda w: w.params.n_ctx, 512, "256", (*NOT_A_COUNT, "-1", "1")),
     "-ngl": Case("load.n_gpu_layers", "5", lambda w: len(log.card_lines(w.config)), 1, "all", NOT_A_COUNT),
     "-t": Case("load.n_threads", "3", lambda w: w.params.cpuparams.n_threads, 3, "2", (*NOT_A_COUNT, "0")),
     "-tb": Case("load.n_threads_batch", "3", lambda w: w.params.cpuparams_batch.n_threads, 3, "2",
                 (*NOT_A_COUNT, "0")),
     "-np": Case("load.n_parallel", "2", lambda w: w.params.n_parallel, 2, "3", (*NOT_A_COUNT, "0")),
-    "-b": Case("load.n_batch", "256", lambda w: w.params.n_batch, 256, "128", (*NOT_A_COUNT, "0")),
+    "-b": Case("load.n_batch", "256", lambda w: w.params.n_batch, 256, "128", (*NOT_A_COUNT, "0", "1")),
     "-ub": Case("load.n_ubatch", "64", lambda w: w.params.n_ubatch, 64, "32", (*NOT_A_COUNT, "0")),
     "-ctk": Case("load.cache_type_k", "q8_0", lambda w: w.params.cache_type_k,
                  xllamacpp.ggml_type.GGML_TYPE_Q8_0, "f32", ("q3_K", "")),
@@ -284,6 +284,15 @@ def test_io_uring_can_be_switched_off(words: list[str], environment: dict[str, s
     assert line("io")(world([*words, *STREAM], environment)) == f"io {io}"
 
 
+@pytest.mark.parametrize(
+    "flag",
+    ["-c", "-b", "-ub", "-np", "-t", "-tb", "-ctxcp", "--guanaco-max-experts", "-n", "--top-k"],
+)
+def test_a_count_that_the_engine_cannot_hold_is_refused(flag: str) -> None:
+    with pytest.raises(UsageError, match=f"at most {(1 << 31) - 1}, not {1 << 31}|at least {1 << 31}"):
+        world([flag, str(1 << 31)])
+
+
 def test_a_bad_io_uring_value_is_refused() -> None:
     with pytest.raises(UsageError, match="GUANACO_IO_URING: 'perhaps' is neither"):
         settle([], {"GUANACO_IO_URING": "perhaps"})
@@ -320,6 +329,8 @@ def test_an_empty_variable_is_no_value(variable: str) -> None:
         (["-ctv", "q8_0", "-fa", "off"], "needs flash attention"),
         (["--pooling", "mean"], "no effect without --embeddings"),
         (["--host", "192.168.1.5"], "set --api-key as well"),
+        (["-b", "3", "-np", "4"], "batch must be at least 4"),
+        (["--embeddings", "-ub", "3", "-np", "4"], "ubatch must be at least 4 for embeddings"),
     ],
 )
 def test_contradictions_are_refused(words: list[str], reason: str) -> None:

@@ -13,6 +13,7 @@ from guanaco.gguf.reader import read_gguf
 from guanaco.hardware.detect import detect
 from guanaco.hardware.facts import Hardware
 from guanaco.model.map import ModelMap, build_model_map
+from guanaco.planner.budget import refuse_hopeless_context
 from guanaco.planner.contexts import report_request
 from guanaco.planner.placement import plan
 from guanaco.planner.plan import Plan
@@ -38,6 +39,7 @@ def prepare(
     """Raises ModelError, UsageError, EngineError, or BudgetError with the smallest budget that works."""
     model = model or read_model(config.model)
     hardware = hardware or detect(config.model)
+    refuse_hopeless_context(model, hardware, config)
     report = engine_report(
         model,
         report_request(model, hardware, config),

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from guanaco.engine.dryrun import DryRun, report_from_json, report_to_json
 from guanaco.engine.llama import ENGINE_VERSION
-from guanaco.errors import EngineError
+from guanaco.errors import EngineError, ModelError
 from guanaco.model.map import ModelMap
 from guanaco.planner.report import EngineReport, ReportRequest
 
@@ -41,6 +41,7 @@ def engine_report(
 
     Raises EngineError when the engine refuses the model or dies on it.
     """
+    _check_name(model.files[0].path)
     path = None if cache_dir is None else cache_dir / f"{_key(model, request)}.json"
     kept = _load(path)
     if kept is not None:
@@ -50,8 +51,18 @@ def engine_report(
     return report
 
 
+def _check_name(path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        shown = str(path).encode(errors="replace").decode()
+        raise ModelError(
+            f"{shown}: the path is not UTF-8, and llama.cpp opens no other; rename the file"
+        ) from None
+
+
 def _ask(question: DryRun, environment: Mapping[str, str], timeout_s: float) -> EngineReport:
-    command = [sys.executable, "-m", "guanaco.engine.dryrun", question.to_json()]
+    command = [sys.executable, "-P", "-m", "guanaco.engine.dryrun", question.to_json()]
     # No backtrace by a debugger, no preloaded library, no more than one arena.
     settings = {"GGML_NO_BACKTRACE": "1", "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
     inherited = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}

@@ -1,6 +1,6 @@
 """The budget when the user names none, and the words of a refusal.
 
-Owns both. Pure: the machine is a value.
+Owns these, and what is refused before the engine is asked. Pure: the machine is a value.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from guanaco.config import LoadConfig
 from guanaco.errors import BudgetError, UsageError
 from guanaco.hardware.facts import Hardware
 from guanaco.model.map import ModelMap
+from guanaco.planner.memory import context_bytes
 from guanaco.units import GIB, MIB, format_bytes
 
 _RESERVE_BYTES = 2 * GIB
 _RESERVE_PERCENT = 12
+_ENGINE_CELL_BYTES = 48  # what the engine keeps of every token of a context beside its values
+_HOPELESS_BUDGETS = 2
 
 
 def usable_bytes(hardware: Hardware) -> int | None:
@@ -37,6 +40,25 @@ def default_budget(hardware: Hardware) -> int:
 
 def budget_for(config: LoadConfig, hardware: Hardware) -> int:
     return config.memory_bytes if config.memory_bytes is not None else default_budget(hardware)
+
+
+def refuse_hopeless_context(model: ModelMap, hardware: Hardware, config: LoadConfig) -> None:
+    """Before the engine is asked: sizing a context takes it memory and time for every token of it.
+
+    Refuses only what is hopeless by far, because these sizes are not the engine's own. Raises BudgetError.
+    """
+    if not config.n_ctx or config.load_mode == "mmap":
+        return
+    budget_bytes = budget_for(config, hardware)
+    row = context_bytes(model, config, config.n_ctx, 1)
+    needed_bytes = max(row.kv_bytes + row.window_bytes, config.n_ctx * _ENGINE_CELL_BYTES)
+    if needed_bytes > _HOPELESS_BUDGETS * budget_bytes:
+        raise BudgetError(
+            f"a context of {config.n_ctx} tokens takes about {format_bytes(needed_bytes)} for {model.name}, "
+            f"much more than the budget of {format_bytes(budget_bytes)}; ask for a shorter one (-c)",
+            needed_bytes=needed_bytes,
+            budget_bytes=budget_bytes,
+        )
 
 
 def refusal(model: ModelMap, config: LoadConfig, budget_bytes: int, needed_bytes: int) -> BudgetError:

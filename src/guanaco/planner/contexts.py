@@ -38,9 +38,13 @@ def context_ladder(model: ModelMap, config: LoadConfig) -> tuple[int, ...]:
 
 
 def ubatch_ladder(model: ModelMap, config: LoadConfig) -> tuple[int, ...]:
-    """Batch sizes to choose from, ascending: what was asked for, then powers of two down to one token."""
-    most = max(1, min(config.n_ubatch, config.n_batch, context_ladder(model, config)[0]))
-    steps = [1 << bit for bit in range(most.bit_length()) if 1 << bit < most]
+    """Batch sizes to choose from, ascending: what was asked for, then powers of two down to one token.
+
+    Embeddings are computed in one piece, so there the smallest is the smallest logical batch.
+    """
+    fewest = config.fewest_batch_tokens if config.embeddings else 1
+    most = max(fewest, min(config.n_ubatch, config.n_batch, context_ladder(model, config)[0]))
+    steps = [1 << bit for bit in range(most.bit_length()) if fewest <= 1 << bit < most]
     return (*steps, most)
 
 

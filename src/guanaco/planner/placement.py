@@ -48,8 +48,8 @@ def _load(model: ModelMap, hardware: Hardware, config: LoadConfig, report: Engin
         least = least_experts_per_layer(load)
         if config.max_experts < least:
             raise UsageError(
-                f"{config.max_experts} experts per MoE layer are too few for {model.name}: one token needs "
-                f"more of a layer at once; ask for at least {least}"
+                f"{config.max_experts} experts per MoE layer are too few for {model.name}: a batch of "
+                f"{load.costs.batches[0]} needs more of a layer at once; ask for at least {least}"
             )
     return load
 

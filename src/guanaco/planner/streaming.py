@@ -35,8 +35,8 @@ def streaming_plan(load: Load, budget_bytes: int) -> Plan | None:
 
 
 def least_experts_per_layer(load: Load) -> int:
-    """The smallest arena, in experts per MoE layer, that can run one token."""
-    needed = needed_slots(load.classes, 1)
+    """The smallest arena, in experts per MoE layer, that can run the smallest batch."""
+    needed = needed_slots(load.classes, load.costs.batches[0])
     most = max(group.n_expert for group in load.model.groups)
     return next(
         (
