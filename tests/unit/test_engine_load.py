@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -160,3 +161,28 @@ def test_run_files_are_private_and_go_away() -> None:
     assert files.plan.parent.stat().st_mode & 0o077 == 0
     files.remove()
     assert not files.plan.parent.exists()
+
+
+@pytest.mark.parametrize("folder", ["my programs", "a:b", "$ORIGIN"])
+def test_the_library_may_lie_where_preload_cannot_name_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str
+) -> None:
+    odd = tmp_path / folder / "libguanaco.so"
+    odd.parent.mkdir()
+    shutil.copy(native.library_path(), odd)
+    monkeypatch.setenv(native.LIBRARY_VARIABLE, str(odd))
+    with Engine(demo_spec(LoadConfig(Path(), load_mode="streaming", n_ctx=256))) as engine:
+        engine.start()
+        engine.wait_ready()
+        stats = engine.stats()
+        assert stats is not None
+        assert stats.groups_bound == stats.groups_expected > 0
+
+
+def test_a_library_named_from_the_current_folder_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copy(native.library_path(), tmp_path / "mine.so")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(native.LIBRARY_VARIABLE, "mine.so")
+    assert native.library_path() == tmp_path / "mine.so"

@@ -107,7 +107,9 @@ def _run(command: tuple[str, ...], loadable: Loadable) -> _Ended:
             policy=loadable.config.policy,
         )
         files.plan.write_text(text)
-        environment = worker_environment(os.environ, library=library, plan_file=files.plan, verbose=True)
+        environment = worker_environment(
+            os.environ, library=files.preloadable(library), plan_file=files.plan, verbose=True
+        )
         try:
             process = subprocess.Popen(command, env=environment)
         except OSError as problem:

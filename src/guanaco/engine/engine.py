@@ -225,7 +225,7 @@ class Engine:
             **self.spec.native_extra,
         )
         self._files.plan.write_text(text)
-        return library
+        return self._files.preloadable(library)
 
     def _await_address(self, process: WorkerProcess, progress: Callable[[LoadProgress], None]) -> str:
         for event in process.events(_TICK_S):

@@ -15,6 +15,8 @@ from pathlib import Path
 # Costs nothing alone and is worth 38 times beside another busy process (docs/benchmarks.md).
 _SPIN_COUNT = "1000"
 _MALLOC_ARENAS = "2"
+# The dynamic loader splits LD_PRELOAD at the first two and expands the third; there is no way to quote them.
+_PRELOAD_SPECIAL = frozenset(" :$")
 
 
 def worker_environment(
@@ -50,6 +52,14 @@ class RunFiles:
     @property
     def stats(self) -> Path:
         return self._directory / "stats"
+
+    def preloadable(self, library: Path) -> Path:
+        """A path of the library that LD_PRELOAD can hold, until ``remove``."""
+        if not _PRELOAD_SPECIAL.intersection(str(library)):
+            return library
+        link = self._directory / "libguanaco.so"
+        link.symlink_to(library)
+        return link
 
     def remove(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)

@@ -72,7 +72,7 @@ def library_path() -> Path:
     Raises EngineError when there is none that can be opened, or it has another ABI.
     """
     override = os.environ.get(LIBRARY_VARIABLE)
-    path = Path(override) if override else Path(__file__).resolve().parent.parent / "libguanaco.so"
+    path = Path(override).absolute() if override else Path(__file__).resolve().parent.parent / "libguanaco.so"
     if not path.is_file():
         raise EngineError(
             f"the native library {path} is missing; install guanaco-llm again, or load with --load-mode mmap"
