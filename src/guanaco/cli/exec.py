@@ -97,7 +97,8 @@ def _run(command: tuple[str, ...], loadable: Loadable) -> _Ended:
     library = native.library_path()
     files = RunFiles()
     try:
-        stats_file = StatsFile(files.stats)
+        with files.writing():
+            stats_file = StatsFile(files.stats)
         text = native.plan_text(
             loadable.model,
             loadable.plan,
@@ -106,10 +107,10 @@ def _run(command: tuple[str, ...], loadable: Loadable) -> _Ended:
             engine="llama.cpp",
             policy=loadable.config.policy,
         )
-        files.plan.write_text(text)
-        environment = worker_environment(
-            os.environ, library=files.preloadable(library), plan_file=files.plan, verbose=True
-        )
+        with files.writing():
+            files.plan.write_text(text)
+            library = files.preloadable(library)
+        environment = worker_environment(os.environ, library=library, plan_file=files.plan, verbose=True)
         try:
             process = subprocess.Popen(command, env=environment)
         except OSError as problem:

@@ -214,7 +214,8 @@ class Engine:
     def _write_plan(self) -> Path:
         library = native.library_path()
         self._files = RunFiles()
-        self._stats_file = StatsFile(self._files.stats)
+        with self._files.writing():
+            self._stats_file = StatsFile(self._files.stats)
         text = native.plan_text(
             self.spec.model_map,
             self.spec.plan,
@@ -224,8 +225,9 @@ class Engine:
             policy=self.spec.config.policy,
             **self.spec.native_extra,
         )
-        self._files.plan.write_text(text)
-        return self._files.preloadable(library)
+        with self._files.writing():
+            self._files.plan.write_text(text)
+            return self._files.preloadable(library)
 
     def _await_address(self, process: WorkerProcess, progress: Callable[[LoadProgress], None]) -> str:
         for event in process.events(_TICK_S):

@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+
+from guanaco.errors import EngineError
 
 # Costs nothing alone and is worth 38 times beside another busy process (docs/benchmarks.md).
 _SPIN_COUNT = "1000"
 _MALLOC_ARENAS = "2"
-# The dynamic loader splits LD_PRELOAD at the first two and expands the third; there is no way to quote them.
-_PRELOAD_SPECIAL = frozenset(" :$")
+# The dynamic loader splits LD_PRELOAD at both; there is no way to quote them.
+_PRELOAD_SPECIAL = frozenset(" :")
 
 
 def worker_environment(
@@ -43,7 +46,13 @@ class RunFiles:
     def __init__(self) -> None:
         shared = "/dev/shm"  # noqa: S108 - a private directory is made inside
         parent = shared if os.access(shared, os.W_OK | os.X_OK) else None
-        self._directory = Path(tempfile.mkdtemp(prefix="guanaco-", dir=parent))
+        try:
+            self._directory = Path(tempfile.mkdtemp(prefix="guanaco-", dir=parent))
+        except OSError as problem:
+            where = parent or tempfile.gettempdir()
+            raise EngineError(
+                f"no folder for the plan of this load can be made in {where}: {problem.strerror}"
+            ) from problem
 
     @property
     def plan(self) -> Path:
@@ -60,6 +69,17 @@ class RunFiles:
         link = self._directory / "libguanaco.so"
         link.symlink_to(library)
         return link
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Around whatever fills the files: a full file system is an EngineError that names the folder."""
+        try:
+            yield
+        except OSError as problem:
+            raise EngineError(
+                f"the plan of this load cannot be written to {self._directory.parent}: {problem.strerror}; "
+                "make room there"
+            ) from problem
 
     def remove(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
