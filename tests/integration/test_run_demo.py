@@ -103,6 +103,12 @@ def test_no_prompt_at_all_is_an_error() -> None:
     assert "there is no prompt" in result.stderr
 
 
+def test_a_prompt_that_is_no_text_is_refused_before_the_model_is_loaded() -> None:
+    result = run_guanaco("run", MODEL, os.fsdecode(b"caf\xe9"))
+    assert result.returncode == 2
+    assert result.stderr.startswith("guanaco: error: the prompt is not UTF-8 text (character 4)")
+
+
 def test_an_interrupted_answer_ends_everything() -> None:
     command = Command("run", MODEL, "Tell me a story about a fox", *STREAMED, "-n", "1000", "--temp", "3")
     try:

@@ -44,6 +44,8 @@ def run_command(words: tuple[str, ...], raw: bool, as_json: bool, verbose: bool,
     is_conversation = prompt is None and not as_json and sys.stdin.isatty()
     if prompt is None and not is_conversation:
         prompt = _read_prompt()
+    if prompt is not None:
+        _check_text(prompt)
     with open_session(prepare(config), sampling, verbose=verbose) as session:
         if prompt is None:
             _converse(session)
@@ -111,6 +113,16 @@ def _split(words: tuple[str, ...], *, has_flag: bool) -> tuple[str | None, str |
     if has_flag:
         return None, next(iter(words), None)
     return next(iter(words), None), next(iter(words[1:]), None)
+
+
+def _check_text(prompt: str) -> None:
+    """Bytes that are no text arrive as lone surrogates; refuse them before the model is loaded."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as problem:
+        raise UsageError(
+            f"the prompt is not UTF-8 text (character {problem.start + 1}); convert it first, e.g. with iconv"
+        ) from None
 
 
 def _read_prompt() -> str:

@@ -23,7 +23,11 @@ def single_name(word: str) -> str:
 
 
 def names(words: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in words.split(",") if word.strip())
+    """At least one: a key that a script left empty must not open the server."""
+    found = tuple(word.strip() for word in words.split(",") if word.strip())
+    if not found:
+        raise ValueError(f"{words!r} names nothing; give at least one, or leave it out")
+    return found
 
 
 def boolean(word: str) -> bool:
