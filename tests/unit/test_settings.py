@@ -164,7 +164,7 @@ CASES = {
     "-n": Case("sampling.n_predict", "9", lambda w: w.params.n_predict, 9, "-1", (*NOT_A_COUNT, "-2")),
     "--host": Case("serve.host", "127.0.0.2", lambda w: w.serve.host, "127.0.0.2", "::1", (ANYWHERE, "::")),
     "--port": Case("serve.port", "1234", lambda w: w.serve.port, 1234, "0", (*NOT_A_COUNT, "65536", "-1")),
-    "--api-key": Case("serve.api_keys", "a, b", lambda w: w.serve.api_keys, ("a", "b"), "c", ("", ",", " , ")),
+    "--api-key": Case("serve.api_keys", "a, b", lambda w: w.serve.api_keys, ("a", "b"), "c", ("", " , ")),
 }  # fmt: skip
 SPECIAL = {"--guanaco-streaming", "--no-guanaco-streaming", "GUANACO_IO_URING"}
 
