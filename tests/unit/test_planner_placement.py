@@ -286,6 +286,8 @@ def test_a_hopeless_context_is_refused_before_the_engine_is_asked() -> None:
         refuse_hopeless_context(model, MACHINE, _config(1 * GIB, n_ctx=2_000_000_000))
     for settings in ({"n_ctx": None}, {"n_ctx": 0}, {"n_ctx": 8192}):
         refuse_hopeless_context(model, MACHINE, _config(1 * GIB, **settings))
+    # A small budget is refused by the plan, which knows the number that works.
+    refuse_hopeless_context(model, MACHINE, _config(1, n_ctx=512))
 
 
 def test_embeddings_are_never_computed_in_batches_that_the_engine_cannot_hold() -> None:

@@ -16,6 +16,7 @@ _RESERVE_BYTES = 2 * GIB
 _RESERVE_PERCENT = 12
 _ENGINE_CELL_BYTES = 48  # what the engine keeps of every token of a context beside its values
 _HOPELESS_BUDGETS = 2
+_CHEAP_TO_ASK_BYTES = 2 * GIB  # the engine sizes less than this in no time, and its number is the right one
 
 
 def usable_bytes(hardware: Hardware) -> int | None:
@@ -52,7 +53,7 @@ def refuse_hopeless_context(model: ModelMap, hardware: Hardware, config: LoadCon
     budget_bytes = budget_for(config, hardware)
     row = context_bytes(model, config, config.n_ctx, 1)
     needed_bytes = max(row.kv_bytes + row.window_bytes, config.n_ctx * _ENGINE_CELL_BYTES)
-    if needed_bytes > _HOPELESS_BUDGETS * budget_bytes:
+    if needed_bytes > max(_HOPELESS_BUDGETS * budget_bytes, _CHEAP_TO_ASK_BYTES):
         raise BudgetError(
             f"a context of {config.n_ctx} tokens takes about {format_bytes(needed_bytes)} for {model.name}, "
             f"much more than the budget of {format_bytes(budget_bytes)}; ask for a shorter one (-c)",
