@@ -1,0 +1,12 @@
+"""Settings of the whole suite."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+# A check repeats itself: the same commit gives the same examples. Locally every run looks elsewhere.
+settings.register_profile("check", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("check")
