@@ -1,16 +1,16 @@
 // --io pagecache: the mechanism of the original description, kept as a fallback and a baseline.
 //
 // Experts stay in the file mapping; the ones selected are announced (WILLNEED), the ones evicted are dropped from the
-// mapping and from the page cache. Owns: which experts count as resident. The kernel decides what really is.
+// mapping and from the page cache. Leaves to the Cache which experts count as resident. The kernel decides what is.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "cache.h"
 #include "io.h"
 #include "mapping.h"
 #include "plan.h"
-#include "policy.h"
 #include "stats.h"
 
 namespace guanaco {
@@ -22,12 +22,6 @@ class PageCacheStore {
   bool serve(uint32_t group, const std::vector<int32_t>& experts, size_t n_transient);
 
  private:
-  struct Class {
-    std::vector<std::pair<int32_t, int32_t>> slots;  // (group, expert)
-    std::vector<uint32_t> pins;
-    uint32_t used = 0;
-    std::unique_ptr<Policy> policy;
-  };
   void advise(uint32_t group, int32_t expert, bool keep) const;
   void set_random_access() const;
 
@@ -35,8 +29,8 @@ class PageCacheStore {
   const OpenFiles& files_;
   const Mappings& mappings_;
   Stats* const stats_;
-  std::vector<Class> classes_;
-  std::vector<std::vector<int32_t>> residency_;
+  std::unique_ptr<Cache> cache_;
+  Served served_;
   bool advised_ = false;
 };
 

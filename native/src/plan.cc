@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <sstream>
 
+#include "policy.h"
+
 namespace guanaco {
 
 namespace {
@@ -109,6 +111,7 @@ bool parse_line(const std::string& key, std::istringstream& in, LoadPlan* plan) 
     if (!read_numbers(in, &group.layer, &group.size_class, &group.n_expert) || !read_flag(in, &group.expected)) {
       return false;
     }
+    if (!(in >> std::ws).eof() && !read_number(in, &group.top_k)) return false;
     plan->groups.push_back(group);
     return true;
   }
@@ -136,6 +139,10 @@ bool check_group(const LoadPlan& plan, const ExpertGroup& group, std::string* er
     *error = where + " has no size class or no experts";
     return false;
   }
+  if (group.top_k > group.n_expert) {
+    *error = where + " has fewer experts than a token uses";
+    return false;
+  }
   const SizeClass& size_class = plan.classes[group.size_class];
   if (group.parts.size() != size_class.part_offsets.size()) {
     *error = where + " and its size class differ in the number of parts";
@@ -161,7 +168,7 @@ bool check_group(const LoadPlan& plan, const ExpertGroup& group, std::string* er
 }
 
 bool check(const LoadPlan& plan, std::string* error) {
-  if (plan.policy != "lru") {
+  if (!is_policy(plan.policy)) {
     *error = "policy '" + plan.policy + "' is not known to this library";
     return false;
   }

@@ -49,6 +49,7 @@ struct ExpertGroup {
   uint32_t size_class = 0;
   uint32_t n_expert = 0;
   bool expected = true;  // run by a plain decode, so it must have been bound after the probe
+  uint32_t top_k = 0;    // experts a token uses; 0: unknown
   std::vector<ExpertPart> parts;
 };
 

@@ -47,15 +47,11 @@ uint64_t largest_unaligned_span(const LoadPlan& plan) {
 }  // namespace
 
 Store::Store(const LoadPlan& plan, const OpenFiles& files, ReadBackend* backend, Stats* stats)
-    : plan_(plan), files_(files), backend_(backend), stats_(stats), classes_(plan.classes.size()) {
-  for (const ExpertGroup& group : plan.groups) residency_.emplace_back(group.n_expert, -1);
+    : plan_(plan), files_(files), backend_(backend), stats_(stats), classes_(plan.classes.size()),
+      cache_(make_cache(plan)) {
   for (size_t i = 0; i < classes_.size(); ++i) {
-    Class& cls = classes_[i];
-    cls.plan = &plan.classes[i];
-    cls.slots.resize(cls.plan->slots);
-    cls.pins.assign(cls.plan->slots, 0);
-    for (uint32_t slot = cls.plan->slots; slot > 0; --slot) cls.empty.push_back(slot - 1);
-    cls.policy = make_lru(cls.plan->slots);
+    classes_[i].plan = &plan.classes[i];
+    classes_[i].fills.resize(plan.classes[i].slots);
   }
 }
 
@@ -109,85 +105,41 @@ char* Store::part_base(uint32_t group, uint32_t part) const {
   return cls.base + cls.plan->part_offsets[part] + head;
 }
 
-bool Store::enough_room(const Class& cls, uint32_t group, const Lease& lease) const {
-  size_t wanted = 0;
-  for (const int32_t expert : lease.experts) {
-    const int32_t slot = residency_[group][static_cast<size_t>(expert)];
-    // A resident one that nobody pins would count as free below: it is taken too.
-    if (slot < 0 || cls.pins[static_cast<size_t>(slot)] == 0) ++wanted;
-  }
-  const size_t free = static_cast<size_t>(std::count(cls.pins.begin(), cls.pins.end(), 0u));
-  return wanted <= free;
-}
-
-uint32_t Store::take_slot(Class* cls) {
-  if (!cls->empty.empty()) {
-    const uint32_t slot = cls->empty.back();
-    cls->empty.pop_back();
-    return slot;
-  }
-  const uint32_t slot = static_cast<uint32_t>(cls->policy->victim(cls->pins.data()));
-  Slot& old = cls->slots[slot];
-  residency_[static_cast<size_t>(old.group)][static_cast<size_t>(old.expert)] = -1;
-  add((*stats_)->evictions, 1);
-  return slot;
-}
-
 bool Store::acquire(uint32_t group, const std::vector<uint32_t>& part_order, size_t n_transient, Lease* lease) {
-  Class& cls = class_of(group);
   collect(false);
   // Reads that failed while nobody waited may still hold slots; give them back before refusing.
-  while (!enough_room(cls, group, *lease)) {
+  while (!cache_->fits(group, lease->experts)) {
     if (backend_->in_flight() == 0 && queued_.empty()) return false;
     collect(true);
   }
-  const size_t n = lease->experts.size();
+  cache_->serve({group, lease->experts.data(), lease->experts.size(), n_transient}, &served_);
   lease->group = group;
-  lease->slots.assign(n, 0);
+  lease->slots = served_.slots;
   lease->loading.clear();
   lease->active = true;
-  // Pin what is resident first, so that no miss takes the slot of a hit.
-  std::vector<size_t> missed;
-  for (size_t i = 0; i < n; ++i) {
-    const int32_t slot = residency_[group][static_cast<size_t>(lease->experts[i])];
-    if (slot < 0) {
-      missed.push_back(i);
-      continue;
-    }
-    lease->slots[i] = static_cast<uint32_t>(slot);
-    ++cls.pins[lease->slots[i]];
-    if (cls.slots[lease->slots[i]].missing != 0) lease->loading.push_back(lease->slots[i]);
-    if (i >= n_transient) cls.policy->used(lease->slots[i]);
-  }
   const uint32_t n_parts = static_cast<uint32_t>(plan_.groups[group].parts.size());
-  const uint32_t all_parts = (1u << n_parts) - 1;
-  for (const size_t i : missed) {
-    const uint32_t slot = take_slot(&cls);
-    cls.slots[slot] = Slot{static_cast<int32_t>(group), lease->experts[i], all_parts, false};
-    residency_[group][static_cast<size_t>(lease->experts[i])] = static_cast<int32_t>(slot);
-    lease->slots[i] = slot;
-    lease->loading.push_back(slot);
-    ++cls.pins[slot];
-    cls.policy->placed(slot, i < n_transient);
+  std::vector<Fill>& fills = class_of(group).fills;
+  for (const size_t i : served_.missed) fill(group, lease->slots[i], false);
+  for (const uint32_t slot : lease->slots) {
+    if (fills[slot].missing != 0) lease->loading.push_back(slot);
+    if (!fills[slot].guessed) continue;
+    fills[slot].guessed = false;
+    add((*stats_)->pilot_useful, 1);
   }
-  for (const uint32_t part : part_order) {
-    for (const size_t i : missed) queue_part(group, lease->slots[i], part);
-  }
+  const auto queue_missed = [&](uint32_t part) {
+    for (const size_t i : served_.missed) queue_part(group, lease->experts[i], lease->slots[i], part);
+  };
+  for (const uint32_t part : part_order) queue_missed(part);
   // Products of one expert may go by different selections: a slot always becomes whole.
   for (uint32_t part = 0; part < n_parts; ++part) {
-    if (std::find(part_order.begin(), part_order.end(), part) != part_order.end()) continue;
-    for (const size_t i : missed) queue_part(group, lease->slots[i], part);
+    if (std::find(part_order.begin(), part_order.end(), part) == part_order.end()) queue_missed(part);
   }
   start_queued();
-  StatsBlock& stats = **stats_;
-  add(stats.accesses, n);
-  add(stats.hits, n - missed.size());
-  add(stats.misses, missed.size());
-  add(stats.prefetch_calls, 1);
+  publish_counts(*cache_, stats_);
   return true;
 }
 
-void Store::queue_part(uint32_t group, uint32_t slot, uint32_t part) {
+void Store::queue_part(uint32_t group, int32_t expert, uint32_t slot, uint32_t part) {
   uint32_t index = 0;
   if (free_reads_.empty()) {
     index = static_cast<uint32_t>(reads_.size());
@@ -201,8 +153,11 @@ void Store::queue_part(uint32_t group, uint32_t slot, uint32_t part) {
   read.group = group;
   read.slot = slot;
   read.part = part;
+  read.expert = expert;
   read.in_use = true;
-  ++class_of(group).pins[slot];  // held by the read: never reused while the drive may write into it
+  // Held by the read: never reused while the drive may write into it.
+  cache_->pin(cache_->size_class(group), slot);
+  pending_bytes_ += plan_.groups[group].parts[part].slice_bytes;
   queued_.push_back(index);
 }
 
@@ -225,8 +180,7 @@ void Store::start_part(uint32_t index) {
   PartRead& read = reads_[index];
   const Class& cls = class_of(read.group);
   const ExpertPart& part = plan_.groups[read.group].parts[read.part];
-  const int32_t expert = cls.slots[read.slot].expert;
-  const uint64_t begin = part.offset + static_cast<uint64_t>(expert) * part.slice_bytes;
+  const uint64_t begin = part.offset + static_cast<uint64_t>(read.expert) * part.slice_bytes;
   const uint64_t first = page_floor(begin);
   const uint64_t end = page_ceil(begin + part.slice_bytes);
   char* destination = read.staging >= 0
@@ -266,7 +220,7 @@ void Store::collect(bool block) {
 void Store::finish_part(uint32_t index) {
   PartRead& read = reads_[index];
   Class& cls = class_of(read.group);
-  Slot& slot = cls.slots[read.slot];
+  Fill& fill = cls.fills[read.slot];
   const ExpertPart& part = plan_.groups[read.group].parts[read.part];
   if (plan_.testing && (*stats_)->fail_slices > 0) {
     --(*stats_)->fail_slices;
@@ -281,54 +235,60 @@ void Store::finish_part(uint32_t index) {
   }
   if (read.error != 0) {
     add((*stats_)->read_errors, 1);
-    slot.failed = true;
-    error_ = "reading expert " + std::to_string(slot.expert) + " of " + part.tensor_name + " from " +
+    fill.failed = true;
+    error_ = "reading expert " + std::to_string(read.expert) + " of " + part.tensor_name + " from " +
              plan_.files[part.file].path + " failed: " +
              (read.error == ENODATA ? "the file ends early" : std::strerror(read.error));
   } else {
     if (read.staging >= 0) {
-      const uint64_t begin = part.offset + static_cast<uint64_t>(slot.expert) * part.slice_bytes;
+      const uint64_t begin = part.offset + static_cast<uint64_t>(read.expert) * part.slice_bytes;
       std::memcpy(cls.base + read.slot * cls.plan->stride_bytes + cls.plan->part_offsets[read.part],
                   staging_ + static_cast<uint64_t>(read.staging) * staging_span_ + begin % kPage, part.slice_bytes);
     }
-    slot.missing &= ~(1u << read.part);
+    fill.missing &= ~(1u << read.part);
   }
   if (read.staging >= 0) free_staging_.push_back(read.staging);
+  pending_bytes_ -= part.slice_bytes;
+  delivered_bytes_ += part.slice_bytes;
   read.in_use = false;
   free_reads_.push_back(index);
-  --cls.pins[read.slot];
-  if (slot.failed) drop(&cls, read.slot);
+  cache_->unpin(cache_->size_class(read.group), read.slot);
+  if (fill.failed) drop(read.group, read.slot);
 }
 
-void Store::drop(Class* cls, uint32_t index) {
-  Slot& slot = cls->slots[index];
-  if (slot.group >= 0) {
-    int32_t& resident = residency_[static_cast<size_t>(slot.group)][static_cast<size_t>(slot.expert)];
-    if (resident == static_cast<int32_t>(index)) resident = -1;
-  }
-  if (cls->pins[index] != 0) return;  // another read or a lease still holds it
-  slot = Slot{};
-  cls->empty.push_back(index);
+void Store::drop(uint32_t group, uint32_t slot) {
+  // Another read or a lease may still hold it.
+  if (cache_->abandon(cache_->size_class(group), slot)) class_of(group).fills[slot] = Fill{};
 }
 
 bool Store::arrived(const Lease& lease, uint32_t part) const {
   const Class& cls = class_of(lease.group);
   return std::none_of(lease.loading.begin(), lease.loading.end(), [&](uint32_t slot) {
-    return (cls.slots[slot].missing >> part & 1u) != 0 || cls.slots[slot].failed;
+    return (cls.fills[slot].missing >> part & 1u) != 0 || cls.fills[slot].failed;
   });
 }
 
 bool Store::wait(Lease* lease, uint32_t part) {
   if (arrived(*lease, part)) return true;
   const auto start = std::chrono::steady_clock::now();
+  auto last = start;
+  bool in_a_row = false;  // the drive was busy all the time between two deliveries that were both waited for
   const Class& cls = class_of(lease->group);
   bool whole = false;
   while (true) {
     whole = arrived(*lease, part);
     const bool failed = std::any_of(lease->loading.begin(), lease->loading.end(),
-                                    [&](uint32_t slot) { return cls.slots[slot].failed; });
+                                    [&](uint32_t slot) { return cls.fills[slot].failed; });
     if (whole || failed) break;
+    const uint64_t before = delivered_bytes_;
     collect(true);
+    const auto now = std::chrono::steady_clock::now();
+    if (in_a_row) {
+      rate_bytes_ += delivered_bytes_ - before;
+      rate_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(now - last).count());
+    }
+    in_a_row = true;
+    last = now;
   }
   const auto waited = std::chrono::steady_clock::now() - start;
   add((*stats_)->wait_ns, static_cast<uint64_t>(std::chrono::nanoseconds(waited).count()));
@@ -337,12 +297,51 @@ bool Store::wait(Lease* lease, uint32_t part) {
 
 void Store::release(Lease* lease) {
   if (!lease->active) return;
-  Class& cls = class_of(lease->group);
+  const uint32_t size_class = cache_->size_class(lease->group);
   for (const uint32_t slot : lease->slots) {
-    --cls.pins[slot];
-    if (cls.slots[slot].failed && cls.pins[slot] == 0) drop(&cls, slot);
+    cache_->unpin(size_class, slot);
+    const bool failed = classes_[size_class].fills[slot].failed;
+    if (failed && !cache_->is_pinned(size_class, slot)) drop(lease->group, slot);
   }
   lease->active = false;
+}
+
+// The slot is given to an expert that is not there yet.
+void Store::fill(uint32_t group, uint32_t slot, bool guessed) {
+  Fill& fill = class_of(group).fills[slot];
+  if (fill.guessed) {  // whoever it was read for early is gone unused
+    add((*stats_)->pilot_wasted, 1);
+    add((*stats_)->pilot_wasted_bytes, expert_bytes(group));
+  }
+  fill = Fill{(1u << plan_.groups[group].parts.size()) - 1, false, guessed};
+}
+
+bool Store::prefetch(uint32_t group, const std::vector<uint32_t>& part_order, int32_t expert) {
+  const int32_t slot = cache_->place_guess(group, expert, &served_);
+  if (slot < 0) return false;
+  fill(group, static_cast<uint32_t>(slot), true);
+  for (const uint32_t part : part_order) queue_part(group, expert, static_cast<uint32_t>(slot), part);
+  for (uint32_t part = 0; part < plan_.groups[group].parts.size(); ++part) {
+    if (std::find(part_order.begin(), part_order.end(), part) == part_order.end()) {
+      queue_part(group, expert, static_cast<uint32_t>(slot), part);
+    }
+  }
+  return true;
+}
+
+uint64_t Store::expert_bytes(uint32_t group) const {
+  uint64_t nbytes = 0;
+  for (const ExpertPart& part : plan_.groups[group].parts) nbytes += part.slice_bytes;
+  return nbytes;
+}
+
+bool Store::take_drive_rate(uint64_t* nbytes, uint64_t* elapsed_ns) {
+  constexpr uint64_t kEnough = 1u << 20;
+  if (rate_bytes_ < kEnough || rate_ns_ == 0) return false;
+  *nbytes = rate_bytes_;
+  *elapsed_ns = rate_ns_;
+  rate_bytes_ = rate_ns_ = 0;
+  return true;
 }
 
 std::string Store::take_error() {

@@ -1,8 +1,8 @@
-// The expert store: a fixed arena of slots, what is resident in them, and the reads that fill them.
+// The expert store: a fixed arena of slots, and the reads that fill them.
 //
-// Owns: the arena, residency, pins, reads in flight and the I/O counters. Leaves the choice of victims to a Policy
-// and the meaning of graphs to the seam. Refuses: to hand out a slot that is not whole, to reuse a slot that is
-// pinned or being read into, to grow. Used from one thread at a time.
+// Owns: the arena, reads in flight and the I/O counters. Leaves residency, pins and victims to the Cache and the
+// meaning of graphs to the seam. Refuses: to hand out a slot that is not whole, to reuse a slot that is pinned or
+// being read into, to grow. Used from one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "cache.h"
 #include "io.h"
 #include "plan.h"
-#include "policy.h"
 #include "stats.h"
 
 namespace guanaco {
@@ -47,7 +47,17 @@ class Store {
   bool wait(Lease* lease, uint32_t part);
   void release(Lease* lease);
 
-  int32_t slot_of(uint32_t group, int32_t expert) const { return residency_[group][static_cast<size_t>(expert)]; }
+  // Starts making room for an expert that a later selection may want; start_guesses() then reads all such. False when
+  // it is resident, or when no slot may be given up for a guess.
+  bool prefetch(uint32_t group, const std::vector<uint32_t>& part_order, int32_t expert);
+  void start_guesses() { start_queued(); }
+  uint64_t expert_bytes(uint32_t group) const;
+  // Of reads that are queued or in flight.
+  uint64_t pending_bytes() const { return pending_bytes_; }
+  // What the drive delivered while it was waited for, since the last call; false when that was too little to tell.
+  bool take_drive_rate(uint64_t* nbytes, uint64_t* elapsed_ns);
+
+  int32_t slot_of(uint32_t group, int32_t expert) const { return cache_->slot_of(group, expert); }
   // Where part `part` of slot 0 begins; slots lie stride_bytes(group) apart.
   char* part_base(uint32_t group, uint32_t part) const;
   uint64_t stride_bytes(uint32_t group) const { return class_of(group).plan->stride_bytes; }
@@ -55,22 +65,19 @@ class Store {
   std::string take_error();
 
  private:
-  struct Slot {
-    int32_t group = -1;  // -1: empty
-    int32_t expert = -1;
+  struct Fill {
     uint32_t missing = 0;  // bit per part not yet whole
     bool failed = false;
+    bool guessed = false;  // read early, and not selected yet
   };
   struct Class {
     const SizeClass* plan = nullptr;
     char* base = nullptr;
-    std::vector<Slot> slots;
-    std::vector<uint32_t> pins;  // leases and reads in flight
-    std::vector<uint32_t> empty; // highest first, so that the lowest is taken first
-    std::unique_ptr<Policy> policy;
+    std::vector<Fill> fills;  // [slot]
   };
   struct PartRead {
     uint32_t group = 0, slot = 0, part = 0;
+    int32_t expert = -1;
     uint32_t chunks_left = 0;
     uint32_t tries = 0;
     int error = 0;
@@ -81,14 +88,13 @@ class Store {
   const Class& class_of(uint32_t group) const { return classes_[plan_.groups[group].size_class]; }
   Class& class_of(uint32_t group) { return classes_[plan_.groups[group].size_class]; }
   bool is_aligned(const ExpertPart& part) const { return part.slice_bytes % kPage == 0; }
-  bool enough_room(const Class& cls, uint32_t group, const Lease& lease) const;
-  uint32_t take_slot(Class* cls);
-  void queue_part(uint32_t group, uint32_t slot, uint32_t part);
+  void queue_part(uint32_t group, int32_t expert, uint32_t slot, uint32_t part);
   void start_queued();
   void start_part(uint32_t index);
   void collect(bool block);
   void finish_part(uint32_t index);
-  void drop(Class* cls, uint32_t slot);
+  void drop(uint32_t group, uint32_t slot);
+  void fill(uint32_t group, uint32_t slot, bool guessed);
 
   const LoadPlan& plan_;
   const OpenFiles& files_;
@@ -97,7 +103,8 @@ class Store {
   char* arena_ = nullptr;
   uint64_t arena_map_bytes_ = 0;
   std::vector<Class> classes_;
-  std::vector<std::vector<int32_t>> residency_;  // [group][expert] -> slot or -1
+  std::unique_ptr<Cache> cache_;
+  Served served_;
   std::vector<PartRead> reads_;
   std::vector<uint32_t> free_reads_;
   std::deque<uint32_t> queued_;  // waiting for a staging buffer, or for start_queued()
@@ -107,6 +114,8 @@ class Store {
   uint64_t staging_span_ = 0, staging_map_bytes_ = 0;
   std::vector<int32_t> free_staging_;
   std::string error_;
+  uint64_t pending_bytes_ = 0, delivered_bytes_ = 0;
+  uint64_t rate_bytes_ = 0, rate_ns_ = 0;
 };
 
 }  // namespace guanaco

@@ -131,7 +131,9 @@ std::string Bed::text() const {
     out << "\n";
   }
   for (const ExpertGroup& group : plan.groups) {
-    out << "group " << group.layer << " " << group.size_class << " " << group.n_expert << " " << group.expected << "\n";
+    out << "group " << group.layer << " " << group.size_class << " " << group.n_expert << " " << group.expected;
+    if (group.top_k != 0) out << " " << group.top_k;
+    out << "\n";
     for (const auto& part : group.parts) {
       out << "part " << part.role << " " << part.file << " " << part.offset << " " << part.slice_bytes << " "
           << part.tensor_name << "\n";

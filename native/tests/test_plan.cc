@@ -63,6 +63,7 @@ TEST(plan_good) {
   CHECK_EQ(plan.dense[0].offset, 64);
   CHECK_EQ(plan.classes[0].part_offsets.size(), 3);
   CHECK_EQ(plan.groups[1].layer, 3);
+  CHECK_EQ(plan.groups[1].top_k, 0);
   CHECK_EQ(plan.groups[1].parts[0].slice_bytes, 5000);
   CHECK_EQ(plan.groups[1].parts[1].tensor_name, std::string("blk.3.ffn_up_exps.weight"));
   CHECK_EQ(plan.arena_bytes(), 4 * plan.classes[0].stride_bytes + 2 * plan.classes[1].stride_bytes);
@@ -85,7 +86,13 @@ TEST(plan_version) {
   CHECK_CONTAINS(error_of(replaced(good_plan(), "guanaco-plan 1", "guanaco-plan 11")), "version");
 }
 
-TEST(plan_unknown_policy) {
+TEST(plan_policies) {
+  for (const char* name : {"lru", "lfu", "cycle", "recall", "herd"}) {
+    LoadPlan plan;
+    std::string error;
+    CHECK(parse_plan(replaced(good_plan(), "policy lru", std::string("policy ") + name), &plan, &error));
+    CHECK_EQ(plan.policy, std::string(name));
+  }
   CHECK_CONTAINS(error_of(replaced(good_plan(), "policy lru", "policy fifo")), "fifo");
 }
 
@@ -173,6 +180,13 @@ TEST(plan_group_out_of_range) {
   error_of(replaced(text, "group 0 0 8 1", "group 0 0 65537 1"));
   error_of(replaced(text, "group 0 0 8 1", "group 0 0 8 7"));
   error_of(replaced(text, "group 0 0 8 1", "group 0 0 8"));
+  error_of(replaced(text, "group 0 0 8 1", "group 0 0 8 1 x"));
+  error_of(replaced(text, "group 0 0 8 1", "group 0 0 8 1 2 3"));
+  CHECK_CONTAINS(error_of(replaced(text, "group 0 0 8 1", "group 0 0 8 1 9")), "fewer experts");
+  LoadPlan plan;
+  std::string error;
+  REQUIRE(parse_plan(replaced(text, "group 0 0 8 1", "group 0 0 8 1 2"), &plan, &error));
+  CHECK_EQ(plan.groups[0].top_k, 2);
   CHECK_CONTAINS(error_of("guanaco-plan 1\npart gate 0 0 1 x\n"), "line 2");
 }
 

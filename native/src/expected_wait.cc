@@ -1,0 +1,38 @@
+#include "expected_wait.h"
+
+namespace guanaco {
+
+ExpectedWait::ExpectedWait(const PolicyShape& shape, double fast_weight, double slow_weight, double most)
+    : rates_(shape), fast_weight_(fast_weight), slow_weight_(slow_weight), most_(most) {
+  size_t n_keys = 0;
+  for (const uint32_t n_expert : shape.n_expert) n_keys += n_expert;
+  use_.assign(n_keys, 0.0);
+  tokens_.assign(n_keys, 1.0 / std::min(kLittle, most));
+  for (const uint32_t n_slots : shape.n_slots) slots_.emplace_back(n_slots);
+}
+
+void ExpectedWait::selected(const Selection& selection, const Residents& residents) {
+  rates_.selected(selection);
+  const uint32_t group = selection.group;
+  const uint32_t n = residents.n_expert(group), first = residents.first_key(group);
+  const double* const fast = rates_.fast(group);
+  const double* const slow = rates_.slow(group);
+  double* const use = use_.data() + first;
+  double* const tokens_now = tokens_.data() + first;
+  for (uint32_t e = 0; e < n; ++e) {
+    use[e] = fast_weight_ * fast[e] + slow_weight_ * slow[e];
+    tokens_now[e] = 1.0 / std::min((use[e] + 0.0) + kLittle, most_);
+  }
+  std::vector<SlotWait>& slots = slots_[residents.size_class(group)];
+  for (uint32_t e = 0; e < n; ++e) {
+    const int32_t slot = residents.slot_of(first + e);
+    if (slot >= 0) slots[static_cast<size_t>(slot)].tokens = tokens_now[e];
+  }
+}
+
+void ExpectedWait::placed(uint32_t size_class, uint32_t slot, const Residents& residents) {
+  const uint32_t key = residents.keys(size_class)[slot];
+  slots_[size_class][slot] = {tokens_[key], residents.group_of(key), key};
+}
+
+}  // namespace guanaco

@@ -1,0 +1,71 @@
+// The base of policies that rank all slots of a class: once per selection, not once per miss.
+//
+// Owns the mirror of residency, the position in the ring of layers and the list of victims. Leaves what is counted
+// and how slots compare to the policy.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "policy.h"
+#include "residents.h"
+
+namespace guanaco {
+
+// The few best victims of a class, best first: the greatest value, among equals the least recently used.
+class VictimList {
+ public:
+  void clear() { n_ = 0; }
+  bool is_empty() const { return n_ == 0; }
+  // False: a slot of this value would not get in.
+  bool wants(double value) const { return n_ < kRoom || value >= victims_[n_ - 1].value; }
+  void offer(double value, uint64_t last_use, uint32_t slot);
+  // The best without a pin, or -1.
+  int32_t best(const uint32_t* pins) const;
+
+ private:
+  static constexpr size_t kRoom = 16;
+  struct Victim {
+    double value;
+    uint64_t last_use;
+    uint32_t slot;
+  };
+  std::array<Victim, kRoom> victims_;
+  size_t n_ = 0;
+};
+
+class RankedPolicy : public Policy {
+ public:
+  explicit RankedPolicy(const PolicyShape& shape);
+  void selected(const Selection& selection) final;
+  void placed(uint32_t group, int32_t expert, uint32_t slot, bool transient) final;
+  void emptied(uint32_t size_class, uint32_t slot) final;
+  int32_t victim(uint32_t size_class, const uint32_t* pins) final;
+  void served(uint32_t group) final;
+
+ protected:
+  virtual void learn(const Selection& selection, bool token_starts) = 0;
+  // Offers the slots that are neither empty nor pinned.
+  virtual void rank(uint32_t size_class, const uint32_t* pins, VictimList* list) = 0;
+  virtual void on_placed(uint32_t /*size_class*/, uint32_t /*slot*/) {}
+  virtual void on_emptied(uint32_t /*size_class*/, uint32_t /*slot*/) {}
+
+  const Residents& residents() const { return residents_; }
+  // The way from the layer being served to `group`, in rings of all layers.
+  double ring_distance(uint32_t group) const { return distance_[group]; }
+
+ private:
+  Residents residents_;
+  const uint32_t n_groups_;
+  std::vector<double> ring_;      // [layers ahead]
+  std::vector<double> distance_;  // [group], as of the last selection
+  uint32_t group_ = 0;        // last selected
+  bool any_selected_ = false;
+  bool serving_ = false;  // between selected() and served() a ranking stays right
+  bool is_ranked_ = false;
+  uint32_t ranked_class_ = 0;
+  VictimList list_;
+};
+
+}  // namespace guanaco

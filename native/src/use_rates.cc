@@ -1,0 +1,44 @@
+#include "use_rates.h"
+
+namespace guanaco {
+
+namespace {
+
+constexpr double kFastKeep = 0.5, kFastGain = 0.5;
+constexpr double kSlowKeep = 0.97, kSlowGain = 0.03;
+// Below it 0: it could not change a sum with 1e-5 anyway, and denormal numbers are slow.
+constexpr double kNothing = 1e-30;
+
+void decay(double* rates, size_t n, double keep) {
+  for (size_t i = 0; i < n; ++i) {
+    const double rate = keep * rates[i];
+    rates[i] = rate < kNothing ? 0.0 : rate;
+  }
+}
+
+}  // namespace
+
+UseRates::UseRates(const PolicyShape& shape) {
+  uint32_t n_keys = 0;
+  for (const uint32_t n_expert : shape.n_expert) {
+    first_key_.push_back(n_keys);
+    n_keys += n_expert;
+  }
+  first_key_.push_back(n_keys);
+  fast_.assign(n_keys, 0.0);
+  slow_.assign(n_keys, 0.0);
+}
+
+void UseRates::selected(const Selection& selection) {
+  const uint32_t first = first_key_[selection.group];
+  const size_t n = first_key_[selection.group + 1] - first;
+  decay(fast_.data() + first, n, kFastKeep);
+  decay(slow_.data() + first, n, kSlowKeep);
+  for (size_t i = selection.n_transient; i < selection.n; ++i) {
+    const size_t key = first + static_cast<size_t>(selection.experts[i]);
+    fast_[key] += kFastGain;
+    slow_[key] += kSlowGain;
+  }
+}
+
+}  // namespace guanaco
