@@ -249,6 +249,67 @@ def test_the_default_budget_is_named_in_a_refusal_and_an_excess_is_warned_about(
     assert "more than the 4.00 GiB this machine has available" in made.warnings[0]
 
 
+def test_a_budget_that_the_machine_cannot_hold_is_refused() -> None:
+    model = _big_model()
+    in_cgroup = replace(MACHINE, cgroup_limit_bytes=2 * GIB, cgroup_used_bytes=0)
+    with pytest.raises(BudgetError) as error:
+        plan(model, in_cgroup, _config(8 * GIB))
+    assert error.value.message == (
+        "a budget of 8.00 GiB cannot be had here: it is more than the memory cgroup's limit of 2.00 GiB; "
+        "use --memory 2048MiB or less, or raise that limit"
+    )
+    assert error.value.details["limit_bytes"] == 2 * GIB
+    assert error.value.details["budget_bytes"] == 8 * GIB
+    assert plan(model, in_cgroup, _config(2 * GIB)).warnings == ()
+    # The kernel rounds a limit down to whole pages: the budget it was made for is still held.
+    odd = replace(in_cgroup, cgroup_limit_bytes=2 * GIB - 4096)
+    assert plan(model, odd, _config(2 * GIB - 1)).budget_bytes == 2 * GIB - 1
+    with pytest.raises(BudgetError):
+        plan(model, odd, _config(2 * GIB))
+    with pytest.raises(BudgetError, match=r"RAM of 64\.00 GiB; use --memory 65536MiB or less$"):
+        plan(model, MACHINE, _config(65 * GIB))
+    wide = replace(MACHINE, cgroup_limit_bytes=128 * GIB)
+    with pytest.raises(BudgetError, match=r"this machine's RAM of 64\.00 GiB"):
+        plan(model, wide, _config(65 * GIB))
+    with pytest.raises(BudgetError, match=r"limit of 2\.00 GiB"):
+        plan(model, in_cgroup, _config(8 * GIB, load_mode="mmap"))
+    unknown = replace(MACHINE, ram_total_bytes=None, ram_available_bytes=None)
+    assert plan(model, unknown, _config(800 * GIB)).mode == "resident"
+
+
+@pytest.mark.parametrize("budget_bytes", [100 * MIB, None, 8 * GIB])
+def test_a_refusal_never_names_a_budget_that_the_cgroup_cannot_hold(budget_bytes: int | None) -> None:
+    model = _big_model(dense_bytes=2 * GIB)
+    small = replace(MACHINE, cgroup_limit_bytes=1 * GIB)
+    needed_mib = minimum_budget(model, MACHINE, _config(None)) // MIB
+    with pytest.raises(BudgetError) as error:
+        plan(model, small, _config(budget_bytes))
+    message = error.value.message
+    assert "the memory cgroup's limit of 1.00 GiB" in message
+    assert f" at least {needed_mib} MiB; raise that limit to {needed_mib} MiB, or use a shorter" in message
+    assert "--memory" not in message
+    assert error.value.details["needed_bytes"] == needed_mib * MIB
+    raised = replace(small, cgroup_limit_bytes=needed_mib * MIB)
+    assert plan(model, raised, _config(needed_mib * MIB)).mode == "streaming"
+    with pytest.raises(BudgetError, match=f"use --memory {needed_mib}MiB, a shorter"):
+        plan(model, raised, _config(100 * MIB))
+    poor = replace(MACHINE, ram_total_bytes=1 * GIB, ram_available_bytes=1 * GIB)
+    with pytest.raises(BudgetError, match=r"RAM of 1\.00 GiB.*; use a machine with more RAM, or use"):
+        plan(model, poor, _config(budget_bytes))
+
+
+def test_a_context_beyond_the_training_is_cut_as_the_engine_cuts_it() -> None:
+    model = _big_model()
+    made = _plan(model, 8 * GIB, n_ctx=100_000, n_parallel=2)
+    assert made.n_ctx == 2 * model.n_ctx_train
+    assert made.details["n_ctx_slot"] == model.n_ctx_train
+    assert made.parts.kv_bytes == _plan(model, 8 * GIB, n_ctx=0, n_parallel=2).parts.kv_bytes
+    assert "trained for 32768, and the engine gives no request more; 65536 are planned" in made.warnings[0]
+    assert _plan(model, 8 * GIB, n_ctx=2 * model.n_ctx_train, n_parallel=2).warnings == ()
+    # As the engine rounds: the whole to 256 cells, a third of that, and that to 256 cells again.
+    assert _plan(model, 8 * GIB, n_ctx=800, n_parallel=3).details["n_ctx_slot"] == 512
+
+
 def test_the_engines_report_is_used_where_it_answers() -> None:
     model, config = _big_model(), _config(1 * GIB, n_ctx=4096)
     request = report_request(model, MACHINE, config)
@@ -279,7 +340,7 @@ def test_plan_json_has_the_stable_names() -> None:
 
 
 def test_a_hopeless_context_is_refused_before_the_engine_is_asked() -> None:
-    model = _big_model()
+    model = replace(_big_model(), n_ctx_train=2_000_000_000)
     with pytest.raises(
         BudgetError, match=r"a context of 2000000000 tokens takes about .* shorter one \(-c\)"
     ):
@@ -288,6 +349,8 @@ def test_a_hopeless_context_is_refused_before_the_engine_is_asked() -> None:
         refuse_hopeless_context(model, MACHINE, _config(1 * GIB, **settings))
     # A small budget is refused by the plan, which knows the number that works.
     refuse_hopeless_context(model, MACHINE, _config(1, n_ctx=512))
+    # What is more than the model can use is cut to that, and judged then.
+    refuse_hopeless_context(_big_model(), MACHINE, _config(1 * GIB, n_ctx=2_000_000_000))
 
 
 def test_embeddings_are_never_computed_in_batches_that_the_engine_cannot_hold() -> None:

@@ -24,11 +24,13 @@ def n_threads_for(config: LoadConfig, hardware: Hardware) -> int:
 
 
 def context_ladder(model: ModelMap, config: LoadConfig) -> tuple[int, ...]:
-    """Total context sizes to choose from, ascending; one when the user chose."""
-    if config.n_ctx:
-        return (config.n_ctx,)
-    if config.n_ctx == 0:
-        return (model.n_ctx_train * config.n_parallel,)
+    """Total context sizes to choose from, ascending; one when the user chose.
+
+    None is more than the model was trained for: the server would take the memory and leave it unused.
+    """
+    most = model.n_ctx_train * config.n_parallel
+    if config.n_ctx is not None:
+        return (min(config.n_ctx or most, most),)
     sizes = {min(SMALLEST_DEFAULT_CTX, model.n_ctx_train), model.n_ctx_train}
     size = SMALLEST_DEFAULT_CTX
     while size < model.n_ctx_train:

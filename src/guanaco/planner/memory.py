@@ -50,6 +50,16 @@ def pad_cells(n_ctx: int) -> int:
     return -(-n_ctx // CELL_PAD) * CELL_PAD
 
 
+def sequence_cells(n_ctx: int, n_parallel: int) -> int:
+    """Cells of one sequence: the engine rounds the whole up, splits it evenly and rounds each share up."""
+    return pad_cells(max(1, pad_cells(n_ctx) // n_parallel))
+
+
+def slot_context(model: ModelMap, n_ctx: int, n_parallel: int) -> int:
+    """Tokens that one request can hold: the server gives none more than the model was trained for."""
+    return min(sequence_cells(n_ctx, n_parallel), model.n_ctx_train)
+
+
 def context_bytes(model: ModelMap, config: LoadConfig, n_ctx: int, n_ubatch: int) -> ContextBytes:
     """The formula's estimate of one context; rounds up where it does not know."""
     kv_bytes, window_bytes = kv_cache_bytes(model, config, n_ctx, n_ubatch)
@@ -66,7 +76,7 @@ def context_bytes(model: ModelMap, config: LoadConfig, n_ctx: int, n_ubatch: int
 
 def kv_cache_bytes(model: ModelMap, config: LoadConfig, n_ctx: int, n_ubatch: int) -> tuple[int, int]:
     """(every KV cache, the part in sliding windows). The context is split evenly between sequences."""
-    per_sequence = pad_cells(max(1, n_ctx // config.n_parallel))
+    per_sequence = sequence_cells(n_ctx, config.n_parallel)
     total = windows = 0
     for layer in layer_states(model):
         cells = per_sequence

@@ -3,7 +3,7 @@
 Owns the choice. Leaves the two plans to ``resident`` and ``streaming`` and the budget to ``budget``. Pure:
 the same model, machine, settings and report give the same plan, and within one mode more memory never gives
 a smaller batch, fewer experts in RAM or a shorter context. Refuses a budget that cannot work with the
-smallest number that does.
+smallest number that does, and one that the machine cannot hold.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from guanaco.config import LoadConfig
 from guanaco.errors import UsageError
 from guanaco.hardware.facts import Hardware
 from guanaco.model.map import ModelMap
-from guanaco.planner.budget import budget_for, refusal, usable_bytes
+from guanaco.planner.budget import budget_for, ceiling_of, refusal
 from guanaco.planner.load import Load
+from guanaco.planner.memory import slot_context
 from guanaco.planner.plan import Plan
 from guanaco.planner.report import EngineReport
 from guanaco.planner.resident import mapped_plan, resident_plan
@@ -28,10 +29,11 @@ _LARGEST_BUDGET_MIB = 1 << 40
 def plan(model: ModelMap, hardware: Hardware, config: LoadConfig, report: EngineReport | None = None) -> Plan:
     """How to load ``model``; BudgetError when the budget cannot work, UsageError when a setting cannot."""
     load = _load(model, hardware, config, report)
-    budget_bytes = budget_for(config, hardware)
-    chosen = _choose(load, budget_bytes)
+    budget_bytes, ceiling = budget_for(config, hardware), ceiling_of(hardware)
+    is_excess = ceiling is not None and not ceiling.holds(budget_bytes)
+    chosen = None if is_excess else _choose(load, budget_bytes)
     if chosen is None:
-        raise refusal(model, config, budget_bytes, _smallest_budget(load))
+        raise refusal(model, config, budget_bytes, _smallest_budget(load), ceiling)
     return _annotate(load, hardware, chosen)
 
 
@@ -83,10 +85,10 @@ def _smallest_budget(load: Load) -> int:
 def _annotate(load: Load, hardware: Hardware, chosen: Plan) -> Plan:
     """What the reader of the plan should know beside it."""
     warnings = list(chosen.warnings)
-    usable = usable_bytes(hardware)
-    if load.config.memory_bytes is not None and usable is not None and load.config.memory_bytes > usable:
+    asked, available = load.config.memory_bytes, hardware.ram_available_bytes
+    if asked is not None and available is not None and asked > available:
         warnings.append(
-            f"the budget of {format_bytes(load.config.memory_bytes)} is more than the {format_bytes(usable)} "
+            f"the budget of {format_bytes(asked)} is more than the {format_bytes(available)} "
             "this machine has available"
         )
     if chosen.mode == "streaming" and load.config.io == "pagecache":
@@ -95,11 +97,22 @@ def _annotate(load: Load, hardware: Hardware, chosen: Plan) -> Plan:
         )
     if not load.model.is_moe and load.config.load_mode == "streaming":
         warnings.append("a dense model has no experts to stream: it is held in RAM whole")
+    n_ctx_most = load.model.n_ctx_train * load.config.n_parallel
+    if (load.config.n_ctx or 0) > n_ctx_most:
+        warnings.append(
+            f"a context of {load.config.n_ctx} tokens is more than {load.model.name} can use: it was trained "
+            f"for {load.model.n_ctx_train}, and the engine gives no request more; {n_ctx_most} are planned"
+        )
     is_cut = load.config.n_ctx is None and chosen.n_ctx < load.costs.sizes[-1]
     sizes_from = "engine" if load.is_reported else "formula"
     return replace(
         chosen,
         warnings=tuple(warnings),
         limited_by="memory" if is_cut else None,
-        details={**chosen.details, "sizes_from": sizes_from, "n_ctx_train": load.model.n_ctx_train},
+        details={
+            **chosen.details,
+            "sizes_from": sizes_from,
+            "n_ctx_train": load.model.n_ctx_train,
+            "n_ctx_slot": slot_context(load.model, chosen.n_ctx, chosen.n_parallel),
+        },
     )

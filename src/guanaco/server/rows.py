@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from guanaco.engine.native import NativeStats
+from guanaco.planner.memory import slot_context
 from guanaco.server.state import Serving
 
 
@@ -20,7 +21,7 @@ def model_row(serving: Serving) -> dict[str, Any]:
         "placement": plan.placement,
         "mode": plan.mode,
         "vram_bytes": plan.vram_bytes,
-        "context_length": min(plan.n_ctx // plan.n_parallel, spec.model_map.n_ctx_train),
+        "context_length": slot_context(spec.model_map, plan.n_ctx, plan.n_parallel),
         "limited_by": plan.limited_by,
         "memory": {
             "budget_bytes": plan.budget_bytes,
