@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -147,6 +148,53 @@ def test_a_body_without_end_is_refused(server: Served) -> None:
     assert server.get("/health").status_code == 200
 
 
+def test_head_works_wherever_get_does(server: Served) -> None:
+    for path in ("/health", "/v1/models", "/v1/models/guanaco-demo", "/props", "/metrics"):
+        response = httpx.head(f"{server.url}{path}", timeout=60)
+        assert response.status_code == 200, path
+        assert response.content == b""
+    assert httpx.head(f"{server.url}/v1/models/other", timeout=60).status_code == 404
+    assert httpx.head(f"{server.url}/v1/chat/completions", timeout=60).status_code == 405
+
+
+def test_a_page_of_another_origin_may_ask(server: Served) -> None:
+    origin = {"Origin": "https://page.example"}
+    preflight = httpx.options(f"{server.url}/v1/chat/completions", headers=origin, timeout=60)
+    assert (preflight.status_code, preflight.content) == (200, b"")
+    assert preflight.headers["access-control-allow-origin"] == origin["Origin"]
+    assert "POST" in preflight.headers["access-control-allow-methods"]
+    for answer in (
+        server.post("/v1/chat/completions", PERU, headers=origin),
+        server.post("/v1/chat/completions", {**PERU, "stream": True}, headers=origin),
+        server.get("/v1/nothing", headers=origin),
+    ):
+        assert answer.headers["access-control-allow-origin"] == origin["Origin"]
+
+
+def test_bodies_that_are_being_sent_share_a_bounded_room(server: Served) -> None:
+    begun = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n600000\r\n"
+    url = httpx.URL(server.url)
+    with socket.create_connection((url.host, url.port or 80)) as other:
+        other.sendall(begun.encode() + b" " * 0x600000)
+        wait_until(lambda: status_of_a_large_body(server) == 503, 10, "the other body is held")
+        assert server.get("/health").status_code == 200
+    # The other one left in the middle of its body: its room is free again.
+    wait_until(lambda: status_of_a_large_body(server) == 400, 10, "the room is given back")
+    assert not [line for line in server.lines if "ASGI" in line]
+
+
+def status_of_a_large_body(server: Served) -> int | None:
+    """400, for its content, where there is room to read it; None when the server hung up early."""
+    try:
+        response = server.post("/v1/completions", {"prompt": 1, "filler": "x" * (6 << 20)})
+    except httpx.TransportError:
+        return None
+    if response.status_code == 503:
+        assert response.headers["retry-after"] == "1"
+        assert "there is no room for this one" in response.json()["error"]["message"]
+    return response.status_code
+
+
 def test_a_wrong_method_is_told_so(server: Served) -> None:
     response = server.get("/v1/chat/completions")
     assert response.status_code == 405
@@ -200,6 +248,9 @@ def test_embeddings_where_they_are_asked_for() -> None:
 def test_with_a_key_everything_but_health_needs_it() -> None:
     with served(MODEL, "--memory", "512MiB", "--api-key", "first,second") as running:
         assert running.get("/health").status_code == 200
+        assert httpx.head(f"{running.url}/health", timeout=60).status_code == 200
+        assert httpx.head(f"{running.url}/v1/models", timeout=60).status_code == 401
+        assert httpx.options(f"{running.url}/v1/models", timeout=60).status_code == 200
         for path in ("/v1/models", "/metrics", "/props"):
             refused = running.get(path)
             assert refused.status_code == 401

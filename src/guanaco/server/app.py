@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse
 
 from guanaco import __version__
 from guanaco.server import metrics, openai, problems
+from guanaco.server.browsers import ForBrowsers
 from guanaco.server.openai import Shared
 from guanaco.server.problems import RequestError
 from guanaco.server.state import Serving
@@ -24,6 +25,7 @@ def create_app(serving: Serving, api_keys: Sequence[str] = ()) -> FastAPI:
     app = FastAPI(title="Guanaco", version=__version__, docs_url=None, redoc_url=None)
     app.state.serving = serving
     app.state.api_keys = tuple(key.encode() for key in api_keys)
+    app.add_middleware(ForBrowsers)
     problems.install(app)
     app.include_router(openai.public)
     app.include_router(openai.private, dependencies=[Depends(_authorised)])

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
+from guanaco.server.bodies import Body
 from guanaco.server.problems import RequestError
 from guanaco.server.relay import RelayResponse
 from guanaco.server.rows import model_row
@@ -23,8 +24,6 @@ from guanaco.server.schemas import (
     TokenizeRequest,
 )
 from guanaco.server.state import Serving
-
-MAX_BODY_BYTES = 32 << 20
 
 
 def serving_of(request: Request) -> Serving:
@@ -38,20 +37,26 @@ public = APIRouter()
 private = APIRouter()
 
 
-async def checked_body(request: Request, schema: type[BaseModel]) -> bytes:
-    """The body as it came, once it fits ``schema``. Raises RequestError."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise RequestError(413, f"the request is longer than {MAX_BODY_BYTES} bytes")
+async def checked_body(request: Request, serving: Serving, schema: type[BaseModel]) -> Body:
+    """The body as it came, once it fits ``schema``; whoever gets it releases it. Raises RequestError."""
+    body = Body(serving.bodies)
     try:
-        schema.model_validate_json(body)
+        announced = request.headers.get("content-length", "")
+        await body.read(int(announced) if announced.isdecimal() else 0, request.stream())
+        _check(body.content, schema)
+    except BaseException:
+        body.release()
+        raise
+    return body
+
+
+def _check(content: bytes, schema: type[BaseModel]) -> None:
+    try:
+        schema.model_validate_json(content)
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise RequestError(400, f"{where or 'body'}: {first['msg']}", where or None) from None
-    return body
 
 
 def _documented(schema: type[BaseModel]) -> dict[str, Any]:
@@ -61,7 +66,7 @@ def _documented(schema: type[BaseModel]) -> dict[str, Any]:
 
 def _add_relay(path: str, schema: type[BaseModel], summary: str) -> None:
     async def relay(request: Request, serving: Shared) -> Response:
-        return RelayResponse(serving, path, await checked_body(request, schema))
+        return RelayResponse(serving, path, await checked_body(request, serving, schema))
 
     private.add_api_route(
         path, relay, methods=["POST"], summary=summary, openapi_extra=_documented(schema), response_model=None

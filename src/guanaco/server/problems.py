@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from guanaco.errors import GuanacoError
 
@@ -84,7 +85,11 @@ def install(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         return JSONResponse(error_body(400, f"{where or 'body'}: {first['msg']}", param=where or None), 400)
 
+    async def on_leaving(_: Request, __: Exception) -> Response:
+        return Response(status_code=400)  # it left before its request was whole: nobody reads this
+
     app.add_exception_handler(RequestError, on_request_error)
+    app.add_exception_handler(ClientDisconnect, on_leaving)
     app.add_exception_handler(GuanacoError, on_guanaco_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(RequestValidationError, on_invalid)

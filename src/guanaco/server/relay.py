@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from guanaco.engine.client import Explain
 from guanaco.errors import EngineError, GuanacoError
+from guanaco.server.bodies import Body
 from guanaco.server.problems import RequestError, error_body, error_event, problem_body
 from guanaco.server.state import Serving
 
@@ -27,9 +28,9 @@ _ERROR_START = b'data: {"error"'
 
 
 class RelayResponse(Response):
-    """Asks the worker ``path`` with ``body`` when it is sent."""
+    """Asks the worker ``path`` with ``body`` when it is sent, and releases the body afterwards."""
 
-    def __init__(self, serving: Serving, path: str, body: bytes | None) -> None:
+    def __init__(self, serving: Serving, path: str, body: Body | None) -> None:
         super().__init__()
         self._serving = serving
         self._path = path
@@ -48,10 +49,14 @@ class RelayResponse(Response):
                 counts.cancelled += 1
         finally:
             counts.in_flight -= 1
-            for task in (relay, leaving):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            try:
+                for task in (relay, leaving):
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
+            finally:
+                if self._request_body is not None:
+                    self._request_body.release()
 
     async def _relay(self, send: Send) -> int:
         """Send the whole answer; its status."""
@@ -61,9 +66,8 @@ class RelayResponse(Response):
             explain = self._serving.engine.watch_faults()
             method = "GET" if self._request_body is None else "POST"
             headers = {"Content-Type": "application/json"}
-            async with upstream.stream(
-                method, self._path, content=self._request_body, headers=headers
-            ) as source:
+            content = None if self._request_body is None else self._request_body.content
+            async with upstream.stream(method, self._path, content=content, headers=headers) as source:
                 kind = source.headers.get("content-type", "application/json")
                 if kind.startswith(_EVENT_STREAM):
                     await answer.begin(source.status_code, kind)

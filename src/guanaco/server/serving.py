@@ -18,6 +18,7 @@ from guanaco.config import ServeConfig
 from guanaco.engine.engine import Engine, EngineSpec, LoadProgress
 from guanaco.errors import AddressError, GuanacoError, WorkerDiedError
 from guanaco.server.app import create_app
+from guanaco.server.bodies import BodyRoom
 from guanaco.server.state import Serving
 
 _GRACE_S = 1
@@ -59,7 +60,7 @@ class ModelServer:
         on_ready: Callable[[Engine], None],
     ) -> None:
         self.engine = Engine(spec, on_death=self._on_death)
-        self._serving = Serving(self.engine)
+        self._serving = Serving(self.engine, BodyRoom.of(spec.plan))
         self._listener = listener
         self._on_progress = on_progress
         self._on_ready = on_ready

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from guanaco.engine.engine import Engine
+from guanaco.server.bodies import BodyRoom
 from guanaco.server.problems import RequestError
 
 _CONNECT_TIMEOUT_S = 10.0
@@ -26,8 +27,9 @@ class RequestCounts:
 class Serving:
     """One model behind one address."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, bodies: BodyRoom | None = None) -> None:
         self.engine = engine
+        self.bodies = bodies or BodyRoom()
         self.counts = RequestCounts()
         self.created = int(time.time())
         self.load_fraction: float | None = None

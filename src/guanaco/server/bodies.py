@@ -1,0 +1,72 @@
+"""Request bodies in memory: each is read whole, because it is checked before it is passed on.
+
+Owns how much of them there is at once. A body counts from its first byte, announced or chunked, until its
+request has been answered, because the connection to the worker holds it so long. One owner: the event loop's
+thread. Refuses, with RequestError, what has no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from guanaco.planner.plan import Plan
+from guanaco.server.problems import RequestError
+from guanaco.units import MIB, format_bytes
+
+MAX_BODY_BYTES = 32 * MIB
+MAX_TOTAL_BYTES = 64 * MIB
+
+
+class BodyRoom:
+    """What all requests together may hold."""
+
+    def __init__(self, total_bytes: int = MAX_TOTAL_BYTES) -> None:
+        self.total_bytes = total_bytes
+        self.held_bytes = 0
+
+    @classmethod
+    def of(cls, plan: Plan) -> BodyRoom:
+        """Half of the headroom: the other half is for what reading them takes, here and in the engine."""
+        return cls(min(MAX_TOTAL_BYTES, plan.parts.headroom_bytes // 2))
+
+    def take(self, nbytes: int) -> None:
+        if self.held_bytes + nbytes > self.total_bytes:
+            raise RequestError(
+                503,
+                f"the requests that are being answered hold {format_bytes(self.held_bytes)} of "
+                f"{format_bytes(self.total_bytes)}, so there is no room for this one; send it again later",
+            )
+        self.held_bytes += nbytes
+
+    def give_back(self, nbytes: int) -> None:
+        self.held_bytes -= nbytes
+
+
+class Body:
+    """One request's body; ``release`` it when the request has been answered. May be released twice."""
+
+    def __init__(self, room: BodyRoom) -> None:
+        self.content = b""
+        self._room = room
+        self._held_bytes = 0
+
+    async def read(self, announced_bytes: int, chunks: AsyncIterator[bytes]) -> None:
+        """All of ``chunks``. ``announced_bytes`` is the length the client gave, 0 without one."""
+        self._check_length(announced_bytes)
+        pieces = []
+        async for chunk in chunks:
+            self._check_length(self._held_bytes + len(chunk))
+            self._room.take(len(chunk))
+            self._held_bytes += len(chunk)
+            pieces.append(chunk)
+        self.content = b"".join(pieces)
+
+    def release(self) -> None:
+        self._room.give_back(self._held_bytes)
+        self._held_bytes = 0
+        self.content = b""
+
+    def _check_length(self, nbytes: int) -> None:
+        most_bytes = min(MAX_BODY_BYTES, self._room.total_bytes)
+        if nbytes > most_bytes:
+            raise RequestError(413, f"the request is longer than {most_bytes} bytes")
