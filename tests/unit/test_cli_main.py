@@ -11,6 +11,9 @@ import pytest
 
 from guanaco import __version__
 from guanaco.cli import main as entry
+from guanaco.cli.demo import demo_model
+
+DEMO = str(demo_model())
 
 
 def guanaco(*words: str) -> subprocess.CompletedProcess[str]:
@@ -44,6 +47,11 @@ def test_help_and_version() -> None:
         (("run", "x.gguf", "hello", "--embeddings"), 2, "use it with guanaco serve"),
         (("plan", "x.gguf", "--card", "8GiB"), 2, "--card is not in this version"),
         (("serve", "/"), 2, "/ is a folder"),
+        (("bench", DEMO, "--csv", "/nowhere/a.csv"), 2, "/nowhere/a.csv cannot be written: No such file"),
+        (("bench", DEMO, "--csv", "/dev/null/a.csv"), 2, "/a.csv cannot be written: Not a directory"),
+        (("bench", DEMO, "--csv", "/"), 2, "--csv: / is a folder; name a file in a folder that exists"),
+        (("plan", DEMO, "--ram", "1GiB", "--memory", "2GiB"), 4, "a budget of 2.00 GiB cannot be had here"),
+        (("plan", DEMO, "--ram", "64MiB"), 4, "and so is this machine's RAM of 64.0 MiB: streaming"),
     ],
 )
 def test_errors_are_one_line_with_a_code(words: tuple[str, ...], code: int, message: str) -> None:

@@ -20,6 +20,7 @@ from guanaco.errors import UsageError
 from guanaco.gguf.reader import read_gguf
 from guanaco.hardware.detect import detect
 from guanaco.model.map import build_model_map
+from guanaco.planner.budget import ceiling_of
 from guanaco.units import GIB, format_bytes
 
 _FIELDS = (
@@ -85,10 +86,14 @@ def bench_command(
         raise UsageError(f"{model} has no experts to stream; compare it with --resident")
     if replay is not None and not replay.is_file():
         raise UsageError(f"--replay: {replay} is not a file")
+    if csv_path is not None:
+        _check_writable(csv_path)
+    machine = detect()
+    ceiling = ceiling_of(machine)
     base = RunSpec(
         model=str(model),
         way=chosen[0].name,
-        memory_bytes=detect().ram_total_bytes or 64 * GIB,
+        memory_bytes=64 * GIB if ceiling is None else ceiling.limit_bytes,
         max_experts=-1,
         n_prompt=n_prompt,
         n_decode=n_decode,
@@ -109,17 +114,17 @@ def bench_command(
         rows += compare(base, chosen, budget, files, runs=runs, on_row=_tell)
         if csv_path is not None:
             _write_csv(csv_path, rows)
-    machine = {
+    about = {
         "system": platform.platform(),
-        "cores": detect().n_physical_cores,
-        "ram_bytes": detect().ram_total_bytes,
+        "cores": machine.n_physical_cores,
+        "ram_bytes": machine.ram_total_bytes,
         "guanaco": __version__,
         "engine": ENGINE_LABEL,
     }
     summary = _ratios(rows, [way.name for way in chosen])
     if as_json:
         shown = [{key: row.get(key) for key in _FIELDS} for row in rows]
-        click.echo(json.dumps({"machine": machine, "rows": shown, "ratios": summary}))
+        click.echo(json.dumps({"machine": about, "rows": shown, "ratios": summary}))
         return
     for line in summary:
         bound = "" if line["lower_90"] is None else f", at least {line['lower_90']:.2f} (90 %)"
@@ -139,8 +144,25 @@ def _tell(row: dict[str, Any]) -> None:
     )
 
 
+def _check_writable(path: Path) -> None:
+    """Hours of runs must not end in a file that cannot be written."""
+    way_out = "name a file in a folder that exists and can be written to"
+    try:
+        if path.is_dir():
+            raise UsageError(f"--csv: {path} is a folder; {way_out}")
+        partial = _partial(path)
+        partial.touch()
+        partial.unlink()
+    except OSError as problem:
+        raise UsageError(f"--csv: {path} cannot be written: {problem.strerror}; {way_out}") from None
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
+
+
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    partial = path.with_suffix(".partial")
+    partial = _partial(path)
     with partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, _FIELDS, extrasaction="ignore")
         writer.writeheader()
