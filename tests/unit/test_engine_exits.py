@@ -36,6 +36,11 @@ def test_every_other_end_is_named(code: int, words: str) -> None:
     assert "out-of-memory" not in describe_exit(code, None)
 
 
+def test_another_program_is_called_by_its_name() -> None:
+    assert describe_exit(-signal.SIGABRT, None, who="llama-server") == "llama-server was killed by SIGABRT"
+    assert describe_exit(3, None, who="llama-server").startswith("llama-server exited by itself")
+
+
 def test_errors_are_found_among_engine_log_lines() -> None:
     lines = [
         "0.00.001.000 I load: fine",

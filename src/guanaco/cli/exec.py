@@ -63,7 +63,7 @@ def exec_command(command: tuple[str, ...], **given: Any) -> None:
     if problem is not None:
         log.logger.warning("guanaco: warning: %s", problem.message)  # its own end says more
     if ended.code < 0 and -ended.code not in ended.signals:
-        raise WorkerDiedError(describe_exit(ended.code, None, []), return_code=ended.code)
+        raise WorkerDiedError(describe_exit(ended.code, None, who=command[0]), return_code=ended.code)
     if ended.code != 0:
         raise click.exceptions.Exit(ended.code if ended.code > 0 else 128 - ended.code)
 

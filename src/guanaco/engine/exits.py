@@ -1,4 +1,4 @@
-"""Why a worker ended, in words. Owns the reading of exit codes and of the engine's last log lines. Pure.
+"""Why an engine's process ended, in words. Owns the reading of exit codes and of its last log lines. Pure.
 
 A signal is never a normal end, and SIGKILL always names its usual sender.
 """
@@ -9,15 +9,17 @@ import signal
 from collections.abc import Sequence
 
 
-def describe_exit(return_code: int, new_oom_kills: int | None, last_lines: Sequence[str] = ()) -> str:
+def describe_exit(
+    return_code: int, new_oom_kills: int | None, last_lines: Sequence[str] = (), *, who: str = "the worker"
+) -> str:
     """One sentence for an end nobody asked for. ``return_code`` as in ``subprocess``: -N is signal N.
 
     ``new_oom_kills``: how often the kernel killed for memory in our cgroup meanwhile; None when unknown.
     """
     if return_code >= 0:
-        text = f"the worker exited by itself with code {return_code}"
+        text = f"{who} exited by itself with code {return_code}"
     else:
-        text = f"the worker was killed by {_signal_name(-return_code)}"
+        text = f"{who} was killed by {_signal_name(-return_code)}"
     if return_code == -signal.SIGKILL:
         if new_oom_kills:
             text += (
