@@ -27,13 +27,21 @@ std::atomic<Runtime*> g_runtime{nullptr};
 
 Runtime* runtime() { return g_runtime.load(std::memory_order_acquire); }
 
+// Whether our parent wrote the plan, for us. One that is left in an environment is nobody's: it must not end a program
+// that preloads or opens this library for another reason.
+bool is_for_us() {
+  const char* parent = getenv("GUANACO_PLAN_PARENT");
+  return parent != nullptr && std::to_string(getppid()) == parent;
+}
+
 __attribute__((constructor)) void start() {
   const char* plan = getenv("GUANACO_PLAN");
-  if (plan == nullptr || *plan == 0) return;
+  if (plan == nullptr || *plan == 0 || !is_for_us()) return;
   g_runtime.store(Runtime::start(plan), std::memory_order_release);
   // Children of the engine must not inherit the plan.
   unsetenv("LD_PRELOAD");
   unsetenv("GUANACO_PLAN");
+  unsetenv("GUANACO_PLAN_PARENT");
 }
 
 template <typename Function>

@@ -24,7 +24,8 @@ int preload_child(int argc, char** argv) {
   };
   const bool streams = std::getenv("EXPECT_STREAMING") != nullptr;
   expect(argc == 1, "one argument");
-  const bool is_clean = std::getenv("LD_PRELOAD") == nullptr && std::getenv("GUANACO_PLAN") == nullptr;
+  const bool is_clean = std::getenv("LD_PRELOAD") == nullptr && std::getenv("GUANACO_PLAN") == nullptr &&
+                        std::getenv("GUANACO_PLAN_PARENT") == nullptr;
   expect(is_clean || !streams, "environment clean");
   EngineRig rig(2, 5);
   const uint64_t nbytes = rig.bed.plan.files[0].size_bytes;
@@ -75,12 +76,14 @@ int preload_child(int argc, char** argv) {
 
 namespace {
 
-int run_child(const std::string& preload, const std::string& plan, const std::string& model, bool streams) {
+int run_child(const std::string& preload, const std::string& plan, const std::string& model, bool streams,
+              bool written_for_it = true) {
   const pid_t child = fork();
   if (child < 0) return -1;
   if (child == 0) {
     if (!preload.empty()) setenv("LD_PRELOAD", preload.c_str(), 1);
     if (!plan.empty()) setenv("GUANACO_PLAN", plan.c_str(), 1);
+    if (written_for_it) setenv("GUANACO_PLAN_PARENT", std::to_string(getppid()).c_str(), 1);
     if (streams) setenv("EXPECT_STREAMING", "1", 1);
     execl("/proc/self/exe", "guanaco_tests", "--preload-child", model.c_str(), nullptr);
     _exit(127);
@@ -115,6 +118,15 @@ TEST(preload_without_a_plan_changes_nothing) {
   const std::string& model = rig.bed.plan.files[0].path;
   CHECK_EQ(run_child("", "", model, false), 0);
   CHECK_EQ(run_child(GUANACO_LIBRARY_FILE, "", model, false), 0);
+}
+
+// A variable that somebody left in the environment: of another process, or no plan at all.
+TEST(preload_with_a_stray_plan_changes_nothing) {
+  EngineRig rig(2, 5);
+  const std::string& model = rig.bed.plan.files[0].path;
+  const std::string good = rig.bed.dir.write("plan", rig.bed.text());
+  CHECK_EQ(run_child(GUANACO_LIBRARY_FILE, good, model, false, false), 0);
+  CHECK_EQ(run_child(GUANACO_LIBRARY_FILE, rig.bed.dir.path("missing"), model, false, false), 0);
 }
 
 TEST(preload_with_a_bad_plan_ends_the_process) {

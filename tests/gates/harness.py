@@ -100,7 +100,7 @@ class Bench:
                 stats.control("mutation", mutation)
             environment = {
                 "LD_PRELOAD": str(native.library_path()),
-                native.PLAN_VARIABLE: str(Path(folder) / "plan"),
+                **native.plan_environment(Path(folder) / "plan"),
             }
             outcome = run_cell(self._job(chosen.n_ubatch, count), stats, environment)
         return chosen, outcome

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from guanaco.cli.demo import demo_model
-from guanaco.engine import llama
+from guanaco.engine import llama, native
 from tests.support.cli import COMMAND, Command, children, is_alive, run_guanaco, wait_until
 
 MODEL = str(demo_model())
@@ -155,6 +155,23 @@ def test_a_killed_run_leaves_no_worker() -> None:
         wait_until(lambda: not is_alive(worker), 3, "the worker ended")
     finally:
         command.close()
+
+
+ANSWER = ("run", MODEL, "What is the capital of Peru?", *STREAMED, "--temp", "0")
+
+
+@pytest.mark.parametrize("is_preloaded", [False, True])
+@pytest.mark.parametrize("words", [("--version",), ("plan", MODEL), ANSWER], ids=["version", "plan", "run"])
+def test_a_stray_plan_variable_changes_nothing(
+    words: tuple[str, ...], is_preloaded: bool, tmp_path: Path
+) -> None:
+    stray = {native.PLAN_VARIABLE: str(tmp_path / "none")}
+    if is_preloaded:
+        stray["LD_PRELOAD"] = str(native.library_path())
+    result = run_guanaco(*words, **stray)
+    assert result.returncode == 0, result.stderr
+    assert "cannot be used" not in result.stderr
+    assert words != ANSWER or result.stdout == "The capital of Peru is Lima.\n"
 
 
 def test_a_conversation_on_a_terminal() -> None:

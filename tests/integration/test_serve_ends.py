@@ -127,8 +127,13 @@ def test_the_worker_does_not_spin_and_hides_its_library() -> None:
 def test_a_killed_parent_takes_its_worker_along() -> None:
     with served(*STREAMED) as server:
         worker = server.worker_pid
+        plan = Path(environment_of(worker)["GUANACO_PLAN"])
         server.signal(signal.SIGKILL)
         wait_until(lambda: not is_alive(worker), 3, "the worker ended")
+        assert plan.exists(), "nobody was left to remove it"
+    with served(*STREAMED) as server:
+        assert not plan.parent.exists(), "the next start did"
+        assert Path(environment_of(server.worker_pid)["GUANACO_PLAN"]).exists()
 
 
 def test_health_says_loading_until_it_is_ready() -> None:

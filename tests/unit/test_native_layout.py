@@ -122,7 +122,11 @@ def test_counters_are_where_the_parent_reads_them(model: ModelMap, plan: Plan, t
     path = tmp_path / "plan"
     missing = tmp_path / "no-trace"
     path.write_text(native.plan_text(model, plan, "auto", stats.path, replay_path=missing))
-    environment = {**os.environ, "LD_PRELOAD": str(native.library_path()), native.PLAN_VARIABLE: str(path)}
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(native.library_path()),
+        **native.plan_environment(path),
+    }
     subprocess.run([sys.executable, "-c", ""], env=environment, check=True, capture_output=True)
     seen = stats.read()
     assert seen is not None

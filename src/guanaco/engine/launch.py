@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from guanaco.engine import leftovers, native
 from guanaco.errors import EngineError
 
 # Costs nothing alone and is worth 38 times beside another busy process (docs/benchmarks.md).
@@ -32,26 +33,30 @@ def worker_environment(
     if not verbose:
         # An abort would start a debugger to print a backtrace nobody sees.
         environment.setdefault("GGML_NO_BACKTRACE", "1")
-    environment.pop("GUANACO_PLAN", None)
-    if library is not None:
+    for stray in (native.PLAN_VARIABLE, native.PARENT_VARIABLE):
+        environment.pop(stray, None)
+    if library is not None and plan_file is not None:
         others = environment.get("LD_PRELOAD", "")
         environment["LD_PRELOAD"] = f"{library}:{others}" if others else str(library)
-        environment["GUANACO_PLAN"] = str(plan_file)
+        environment.update(native.plan_environment(plan_file))
     return environment
 
 
 class RunFiles:
-    """The plan and the counters of one worker, in shared memory if there is some; gone after ``remove``."""
+    """The plan and the counters of one worker, in shared memory if there is some; gone after ``remove``.
+
+    Making one removes those of owners that were killed.
+    """
 
     def __init__(self) -> None:
         shared = "/dev/shm"  # noqa: S108 - a private directory is made inside
-        parent = shared if os.access(shared, os.W_OK | os.X_OK) else None
+        parent = Path(shared if os.access(shared, os.W_OK | os.X_OK) else tempfile.gettempdir())
+        leftovers.sweep(parent)
         try:
-            self._directory = Path(tempfile.mkdtemp(prefix="guanaco-", dir=parent))
+            self._directory, self._lock = leftovers.claim(parent)
         except OSError as problem:
-            where = parent or tempfile.gettempdir()
             raise EngineError(
-                f"no folder for the plan of this load can be made in {where}: {problem.strerror}"
+                f"no folder for the plan of this load can be made in {parent}: {problem.strerror}"
             ) from problem
 
     @property
@@ -83,3 +88,6 @@ class RunFiles:
 
     def remove(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)

@@ -18,6 +18,7 @@ from guanaco.planner.plan import Plan
 
 ABI_VERSION = 1
 PLAN_VARIABLE = "GUANACO_PLAN"
+PARENT_VARIABLE = "GUANACO_PLAN_PARENT"
 LIBRARY_VARIABLE = "GUANACO_LIBRARY"
 
 _MAGIC = 0x314154534E475547
@@ -93,6 +94,11 @@ def library_path() -> Path:
             "install guanaco-llm again"
         )
     return path
+
+
+def plan_environment(plan_file: Path) -> dict[str, str]:
+    """Makes a child of this process use the plan, and no other process that inherits the variables."""
+    return {PLAN_VARIABLE: str(plan_file), PARENT_VARIABLE: str(os.getpid())}
 
 
 def has_uring() -> bool:
