@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <map>
 
 namespace guanaco {
 
@@ -12,11 +13,20 @@ constexpr uint32_t kMaxLayers = 4096;
 
 }  // namespace
 
+std::vector<uint32_t> trace_layers(const std::vector<ExpertGroup>& groups) {
+  std::map<uint32_t, uint32_t> first_group;  // by layer
+  for (uint32_t g = 0; g < groups.size(); ++g) first_group.emplace(groups[g].layer, g);
+  std::vector<uint32_t> layers(groups.size(), kNoTraceLayer);
+  uint32_t ordinal = 0;
+  for (const auto& [layer, group] : first_group) layers[group] = ordinal++;
+  return layers;
+}
+
 bool Replay::open(const std::string& path, std::string* error) {
   std::FILE* file = std::fopen(path.c_str(), "re");
   uint32_t header[6] = {};
   bool good = file != nullptr && std::fread(header, sizeof header, 1, file) == 1 &&
-              std::memcmp(header, "GNRP", 4) == 0 && header[1] == 1;
+              std::memcmp(header, "GNRP", 4) == 0 && (header[1] == 1 || header[1] == 2);
   n_layer_ = header[2];
   n_expert_ = header[3];
   top_k_ = header[4];
@@ -30,9 +40,21 @@ bool Replay::open(const std::string& path, std::string* error) {
            std::all_of(ids_.begin(), ids_.end(),
                        [this](int16_t id) { return id >= 0 && static_cast<uint32_t>(id) < n_expert_; });
   }
+  if (good && header[1] == 2) {  // predictions follow
+    good = std::fread(&n_ranks_, sizeof n_ranks_, 1, file) == 1 && n_ranks_ > 0 && n_ranks_ <= n_expert_;
+    const uint64_t n_predictions = good ? uint64_t{n_layer_} * n_ranks_ * n_tokens_ : 0;
+    good = good && n_predictions < (uint64_t{1} << 31);
+    if (good) {
+      predictions_.resize(n_predictions);
+      good = std::fread(predictions_.data(), sizeof(int16_t), n_predictions, file) == n_predictions &&
+             std::all_of(predictions_.begin(), predictions_.end(),
+                         [this](int16_t id) { return id >= -1 && id < static_cast<int32_t>(n_expert_); });
+    }
+  }
   if (file != nullptr) std::fclose(file);
   if (!good) {
     ids_.clear();
+    predictions_.clear();
     *error = path + " is not a replay file";
   }
   return good;
@@ -57,6 +79,11 @@ void Replay::overwrite(const EngineApi& api, Stats* stats, uint32_t ordinal, int
       std::memcpy(target + static_cast<size_t>(k) * ids->nb[0], &id, sizeof id);
     }
   }
+}
+
+int32_t Replay::predicted(uint64_t token, uint32_t ordinal, uint32_t rank) const {
+  if (predictions_.empty() || token >= n_tokens_ || ordinal >= n_layer_ || rank >= n_ranks_) return -1;
+  return predictions_[(token * n_layer_ + ordinal) * n_ranks_ + rank];
 }
 
 void Replay::advance(Stats* stats, int64_t n_tokens) {

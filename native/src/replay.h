@@ -9,9 +9,16 @@
 #include <vector>
 
 #include "engine_api.h"
+#include "plan.h"
 #include "stats.h"
 
 namespace guanaco {
+
+constexpr uint32_t kNoTraceLayer = UINT32_MAX;
+
+// [group] the layer of a trace that it follows: a trace counts MoE layers, and records one selection in each. A
+// second set of experts in a layer follows none. Groups that a plan leaves out belong to layers behind all others.
+std::vector<uint32_t> trace_layers(const std::vector<ExpertGroup>& groups);
 
 class Replay {
  public:
@@ -23,10 +30,13 @@ class Replay {
   // `n_tokens`: tokens of the whole batch; the rows are its last ones.
   void overwrite(const EngineApi& api, Stats* stats, uint32_t ordinal, int64_t n_tokens, Tensor* ids);
   void advance(Stats* stats, int64_t n_tokens);
+  // What was predicted for a layer of a token before it ran, by rank; -1: nothing. A trace may have no predictions.
+  int32_t predicted(uint64_t token, uint32_t ordinal, uint32_t rank) const;
 
  private:
   uint32_t n_layer_ = 0, n_expert_ = 0, top_k_ = 0, n_tokens_ = 0;
-  std::vector<int16_t> ids_;
+  uint32_t n_ranks_ = 0;  // predictions a layer
+  std::vector<int16_t> ids_, predictions_;
 };
 
 }  // namespace guanaco

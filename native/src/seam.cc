@@ -21,7 +21,7 @@ uint32_t total_slots(const LoadPlan& plan) {
 
 Seam::Seam(const LoadPlan& plan, const EngineApi& api, const Mappings& mappings, Stats* stats, Replay* replay)
     : plan_(plan), api_(api), mappings_(mappings), stats_(stats), replay_(replay), index_(plan),
-      bound_(plan.groups.size(), 0) {
+      trace_layers_(trace_layers(plan.groups)), bound_(plan.groups.size(), 0) {
   uint32_t most_experts = 0;
   uint64_t expected = 0;
   for (const ExpertGroup& group : plan.groups) {
@@ -185,8 +185,7 @@ bool Seam::serve(Binding* binding) {
   if (replay_->is_open()) {
     int64_t n_tokens = 0;
     for (const Binding& other : current_->bindings) n_tokens = std::max(n_tokens, other.ids->ne[1]);
-    replay_->overwrite(api_, stats_, static_cast<uint32_t>(binding - current_->bindings.data()), n_tokens,
-                       binding->ids);
+    replay_->overwrite(api_, stats_, trace_layers_[binding->group], n_tokens, binding->ids);
   }
   if (!read_ids(binding->ids, &rows_) || std::any_of(rows_.begin(), rows_.end(), [&](int32_t id) {
         return id < 0 || id >= static_cast<int32_t>(group.n_expert);

@@ -55,6 +55,7 @@ class Seam {
   PageCacheStore* pagecache_ = nullptr;
   PartIndex index_;
   std::vector<std::unique_ptr<GraphPlan>> plans_;  // most recent first
+  const std::vector<uint32_t> trace_layers_;       // [group] layer of a replayed trace
   std::vector<uint32_t> bound_;                    // [group] bit per part
   std::vector<uint32_t> stamp_;                    // [expert] last selection that named it
   uint32_t epoch_ = 0;

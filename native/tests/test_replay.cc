@@ -98,6 +98,20 @@ TEST(replay_stays_in_its_bounds) {
   CHECK_EQ(rig.values, (Values{0, 1, 2, -1}));
 }
 
+TEST(replay_follows_the_layers_of_the_plan) {
+  Bed bed;
+  const uint32_t file = bed.file(64 * kKiB, false);
+  const uint32_t size_class = bed.size_class(4, {1024});
+  // MoE layers 1, 3 and 4; layer 3 has two sets of experts, and the groups need not be in order.
+  for (const uint32_t layer : {3u, 3u, 1u, 4u}) bed.group(layer, size_class, 4, {{0, 1024, file}});
+  CHECK_EQ(guanaco::trace_layers(bed.plan.groups), (std::vector<uint32_t>{1, guanaco::kNoTraceLayer, 0, 2}));
+  CHECK(guanaco::trace_layers({}).empty());
+  ReplayRig rig;
+  Tensor ids = rig.ids(3, 1, 3);
+  rig.replay.overwrite(rig.api, &rig.stats, guanaco::kNoTraceLayer, 1, &ids);
+  CHECK_EQ(rig.values, (Values{-1, -1, -1}));
+}
+
 TEST(replay_off_or_on_a_card) {
   ReplayRig rig;
   Tensor ids = rig.ids(3, 1, 3);

@@ -320,6 +320,32 @@ TEST(seam_replays_before_anybody_reads) {
   }
 }
 
+// The trace's layer is the group's, however many selections a graph has and whichever layers it runs.
+TEST(seam_replays_by_layer) {
+  EngineRig rig(2, 8);
+  std::string trace = "GNRP";
+  for (const uint32_t word : {1u, 2u, 16u, 2u, 2u}) trace.append(reinterpret_cast<const char*>(&word), 4);
+  for (int16_t id = 1; id <= 8; ++id) trace.append(reinterpret_cast<const char*>(&id), 2);
+  rig.bed.plan.replay_path = rig.bed.dir.write("trace", trace);
+  rig.start();
+  rig.stats->replay_on = 1;
+  TestGraph graph;
+  MoeLayer& router = graph.router(0, {{0, 0}}, 16);
+  rig.add_products(&graph, &router, {0, 1});
+  MoeLayer& recast = graph.input_ids(0, {{0, 0}});
+  rig.add_products(&graph, &recast, {2});
+  MoeLayer& second = rig.add_layer(&graph, 1, {{0, 0}});
+  CHECK_EQ(rig.run(&graph), 0);
+  router.wanted = recast.wanted = {{1, 2}};
+  second.wanted = {{3, 4}};
+  check_all_bound(&rig, graph);
+  TestGraph only_second;
+  MoeLayer& alone = rig.add_layer(&only_second, 1, {{0, 0}});
+  CHECK_EQ(rig.run(&only_second), 0);
+  alone.wanted = {{7, 8}};
+  check_all_bound(&rig, only_second);
+}
+
 TEST(seam_page_cache_mode) {
   EngineRig rig(2, 4);
   rig.bed.plan.io = guanaco::IoMode::kPageCache;
