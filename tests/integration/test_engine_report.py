@@ -25,7 +25,7 @@ from tests.support.tiny_models import ARCHS, build, spec_named
 
 DEMO = Path(__file__).parents[2] / "src/guanaco/data/guanaco-demo-q8_0.gguf"
 _REQUEST = ReportRequest(
-    contexts=((768, 64), (2048, 512), (4096, 16)),
+    contexts=((768, 64), (769, 64), (2048, 512), (4096, 16)),
     n_batch=2048,
     n_parallel=1,
     n_threads=2,
