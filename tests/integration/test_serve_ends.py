@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from guanaco.cli.demo import demo_model
+from guanaco.engine.spin import spin_count
 from tests.support.cli import Served, children, is_alive, run_guanaco, served, wait_until
 
 MODEL = str(demo_model())
@@ -119,7 +120,10 @@ def test_ctrl_c_while_loading() -> None:
 def test_the_worker_does_not_spin_and_hides_its_library() -> None:
     with served(*STREAMED) as server:
         environment = environment_of(server.worker_pid)
-        assert environment["GOMP_SPINCOUNT"] == os.environ.get("GOMP_SPINCOUNT", "1000")
+        given = os.environ.get("GOMP_SPINCOUNT")
+        # A probe of another process: the same processor, not the same nanosecond.
+        expected = int(given) if given else spin_count()
+        assert 0.5 <= int(environment["GOMP_SPINCOUNT"]) / expected <= 2
         assert environment["MALLOC_ARENA_MAX"] == os.environ.get("MALLOC_ARENA_MAX", "2")
         assert environment["LD_PRELOAD"].endswith("libguanaco.so")
 

@@ -136,9 +136,10 @@ def test_a_library_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_environment_bounds_spinning_and_arenas() -> None:
-    plain = worker_environment({}, library=None, plan_file=None, verbose=False)
+    plain = worker_environment({}, library=None, plan_file=None, verbose=False, spin_count=1000)
     assert plain == {"GOMP_SPINCOUNT": "1000", "MALLOC_ARENA_MAX": "2", "GGML_NO_BACKTRACE": "1"}
-    assert "GGML_NO_BACKTRACE" not in worker_environment({}, library=None, plan_file=None, verbose=True)
+    shown = worker_environment({}, library=None, plan_file=None, verbose=True, spin_count=1000)
+    assert "GGML_NO_BACKTRACE" not in shown
 
 
 def test_what_the_user_set_is_kept() -> None:
@@ -148,9 +149,11 @@ def test_what_the_user_set_is_kept() -> None:
         "LD_PRELOAD": "libfast.so",
         "GUANACO_PLAN": "stale",
     }
-    plain = worker_environment(user, library=None, plan_file=None, verbose=True)
+    plain = worker_environment(user, library=None, plan_file=None, verbose=True, spin_count=1000)
     assert plain == {"GOMP_SPINCOUNT": "5", "MALLOC_ARENA_MAX": "8", "LD_PRELOAD": "libfast.so"}
-    streaming = worker_environment(user, library=Path("/x/lib.so"), plan_file=Path("/p"), verbose=True)
+    streaming = worker_environment(
+        user, library=Path("/x/lib.so"), plan_file=Path("/p"), verbose=True, spin_count=1000
+    )
     assert streaming["LD_PRELOAD"] == "/x/lib.so:libfast.so"
     assert streaming["GUANACO_PLAN"] == "/p"
 

@@ -94,10 +94,15 @@ def compare(
     runs: int,
     on_row: Callable[[dict[str, Any]], None],
     run_one: RunOnce = run_once,
+    bandwidth: Callable[[], float] | None = None,
 ) -> list[dict[str, Any]]:
-    """``runs`` rounds of every way in alternating order; each round starts elsewhere in the trace."""
+    """``runs`` rounds of every way in alternating order; each round starts elsewhere in the trace.
+
+    ``bandwidth`` measures the drive once a round, in bytes per second.
+    """
     rows = []
     for run in range(runs):
+        drive = None if bandwidth is None else bandwidth()
         order = ways if run % 2 == 0 else tuple(reversed(ways))
         for way in order:
             spec = replace(
@@ -108,7 +113,9 @@ def compare(
                 replay_start=base.replay_start + run * (base.n_prompt // 2),
                 seed=base.seed + run,
             )
-            row = {"budget": budget.label, "run": run, **run_one(spec, way, files, budget.memory_bytes)}
+            limit_bytes = None if way.all_in_slots else budget.memory_bytes
+            measured = run_one(spec, way, files, limit_bytes)
+            row = {"budget": budget.label, "run": run, "drive_bytes_per_s": drive, **measured}
             rows.append(row)
             on_row(row)
     return rows

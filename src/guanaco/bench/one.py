@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from guanaco.bench.residency import cached_expert_bytes
-from guanaco.bench.ways import WAYS, Way
+from guanaco.bench.ways import OUR_SPIN, WAYS, Way
 from guanaco.config import LoadConfig
 from guanaco.engine.engine import Engine, EngineSpec
 from guanaco.engine.native import NativeStats
@@ -31,6 +31,7 @@ from guanaco.planner.placement import plan as make_plan
 from guanaco.planner.plan import Plan
 from guanaco.planner.slots import expert_classes, group_classes
 
+_NO_LIMIT_BYTES = 1 << 50
 _FIRST_PLAIN_TOKEN = 1000  # past the special tokens of any vocabulary used here
 
 
@@ -55,11 +56,15 @@ class RunSpec:
 
 def plan_for(spec: RunSpec, way: Way, model: ModelMap) -> tuple[LoadConfig, Plan]:
     """The configuration and plan of this way: the same sizes for every way, streaming or not."""
+    if way.all_in_slots:
+        spec = replace(spec, max_experts=model.n_expert, memory_bytes=_NO_LIMIT_BYTES)
     config = LoadConfig(
         model=Path(spec.model),
         memory_bytes=spec.memory_bytes,
         load_mode="streaming" if way.is_streaming else "auto" if way.guanaco_decides else "mmap",
         io=way.io,
+        policy=way.policy,
+        pilot=way.pilot,
         max_experts=spec.max_experts if way.is_streaming else -1,
         n_ctx=spec.n_ctx,
         n_ubatch=spec.n_ubatch,
@@ -106,16 +111,16 @@ def measure(spec: RunSpec) -> dict[str, Any]:
     way = WAYS[spec.way]
     model = build_model_map(read_gguf(Path(spec.model)))
     config, plan = plan_for(spec, way, model)
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {"overlap": way.overlap} if way.is_streaming else {}
     if spec.replay is not None:
         if model.gguf.metadata.get("guanaco.synthetic") is not True:
             raise EngineError(
                 f"{spec.model} is not marked synthetic; routing is replayed on synthetic models only"
             )
-        extra = {"replay_path": Path(spec.replay)}
-    if not way.is_streaming and (extra or not way.engine_defaults):
+        extra["replay_path"] = Path(spec.replay)
+    if not way.is_streaming and (spec.replay is not None or not way.engine_defaults):
         extra["manage"] = False
-    environment = {"GOMP_SPINCOUNT": way.spin_count}
+    environment = {} if way.spin_count == OUR_SPIN else {"GOMP_SPINCOUNT": way.spin_count}
     with Engine(EngineSpec(model, config, plan, native_extra=extra, environment=environment)) as engine:
         engine.start()
         engine.wait_ready()
@@ -136,6 +141,8 @@ def _measure_loaded(engine: Engine, spec: RunSpec, way: Way, plan: Plan) -> dict
     client = engine.client()
     body = {"temperature": 0, "cache_prompt": True, "ignore_eos": True, "id_slot": 0}
     first = client.call("/completion", {**body, "prompt": prompt, "n_predict": 1})
+    if way.all_in_slots:
+        _fill_slots(engine, spec, body, prompt)
     before, bytes_before, at = engine.stats(), read_bytes(pid), time.monotonic()
     more = {**body, "prompt": [*prompt, prompt[0]], "n_predict": spec.n_decode}
     with neighbours(spec.busy):
@@ -164,6 +171,13 @@ def _measure_loaded(engine: Engine, spec: RunSpec, way: Way, plan: Plan) -> dict
     }
 
 
+def _fill_slots(engine: Engine, spec: RunSpec, body: dict[str, Any], prompt: list[int]) -> None:
+    """The decode that counts, once before it counts: its experts are then all in slots."""
+    engine.client().call("/completion", {**body, "prompt": [*prompt, prompt[0]], "n_predict": spec.n_decode})
+    if spec.replay is not None:
+        engine.control("replay_position", spec.replay_start + spec.n_prompt)
+
+
 def _streaming(before: NativeStats | None, after: NativeStats | None, io_bytes: int) -> dict[str, Any]:
     if before is None or after is None or after.slots == 0:
         return {"hit_rate": None, "io": None, "unmanaged": None, "counted_bytes": None, "io_bytes": io_bytes}
@@ -176,6 +190,10 @@ def _streaming(before: NativeStats | None, after: NativeStats | None, io_bytes: 
         "counted_bytes": after.bytes_read - before.bytes_read,
         "io_bytes": io_bytes,
         "wait_s": after.wait_s - before.wait_s,
+        "pilot": {
+            name: getattr(after, f"pilot_{name}") - getattr(before, f"pilot_{name}")
+            for name in ("slices", "guessed", "right", "selected", "useful", "wasted")
+        },
     }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from guanaco.errors import UsageError
 
 LAPTOP_READ_AHEAD_KIB = 128  # the kernel's default; virtual drives often have much more
-OUR_SPIN_COUNT = "1000"
+OUR_SPIN = "ours"
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,29 @@ class Way:
     title: str
     is_streaming: bool  # guanaco's expert store; else llama.cpp alone
     io: str = "auto"
+    policy: str = "recall"
+    pilot: str = "auto"
+    overlap: bool = True  # resident experts compute while others of their layer are read
     read_ahead_kib: int | None = None  # of the drive while it runs; None: as it is
-    spin_count: str | None = OUR_SPIN_COUNT  # GOMP_SPINCOUNT; None: the engine's own default
+    spin_count: str | None = (
+        OUR_SPIN  # GOMP_SPINCOUNT; "ours": as guanaco sets it; None: the engine's default
+    )
     engine_defaults: bool = False  # weight repacking and warm-up as llama.cpp does by itself
     guanaco_decides: bool = False  # --load-mode auto
+    all_in_slots: bool = False  # no limit, every expert in a slot before the decode that counts
 
 
 WAYS: dict[str, Way] = {
     way.name: way
     for way in (
         Way("slots", "guanaco, expert slots", is_streaming=True),
+        # What each part brings, alone and without it.
+        Way("lru", "guanaco, LRU, no overlap, no pilot", True, policy="lru", pilot="off", overlap=False),
+        Way("policy", "guanaco, policy alone", True, pilot="off", overlap=False),
+        Way("overlap", "guanaco, LRU with overlap", True, policy="lru", pilot="off"),
+        Way("pilot", "guanaco, LRU with pilot", True, policy="lru", overlap=False),
+        Way("no-pilot", "guanaco, without pilot", True, pilot="off"),
+        Way("gate", "guanaco, every guess of the next router read", True, pilot="gate"),
         Way("threads", "guanaco, expert slots, thread pool", is_streaming=True, io="threads"),
         Way("pagecache", "guanaco, --io pagecache", is_streaming=True, io="pagecache"),
         Way(
@@ -67,6 +80,8 @@ WAYS: dict[str, Way] = {
             is_streaming=False,
             spin_count=None,
         ),
+        # The floor of any streaming: the hook on, nothing to read.
+        Way("compute", "guanaco, all experts in slots", True, pilot="off", all_in_slots=True),
         Way("auto", "guanaco, --load-mode auto", False, engine_defaults=True, guanaco_decides=True),
         Way(
             "plain", "llama.cpp with its defaults", is_streaming=False, engine_defaults=True, spin_count=None

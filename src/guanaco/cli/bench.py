@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import platform
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import click
 
 from guanaco import __version__
+from guanaco.bench.bandwidth import bound_lines, drive_bandwidth
 from guanaco.bench.compare import Budget, budgets_for_shares, compare, ratios
 from guanaco.bench.one import RunSpec
+from guanaco.bench.replay import replay_file
 from guanaco.bench.ways import WAYS, find_ways
 from guanaco.engine.llama import ENGINE_LABEL
 from guanaco.errors import UsageError
@@ -21,13 +24,14 @@ from guanaco.gguf.reader import read_gguf
 from guanaco.hardware.detect import detect
 from guanaco.model.map import build_model_map
 from guanaco.planner.budget import ceiling_of
+from guanaco.simulator.generate import PRESETS
 from guanaco.units import GIB, format_bytes
 
 _FIELDS = (
     "budget", "way", "memory_limit_bytes", "run", "prompt_tps", "decode_tps", "hit_rate", "bytes_per_token",
     "cgroup_peak_bytes", "planned_bytes", "load_s", "load_read_bytes", "prompt_n", "decode_n", "n_ubatch",
     "slots", "io", "unmanaged", "counted_bytes", "io_bytes", "wait_s", "read_ahead_kib",
-    "cached_expert_bytes",
+    "cached_expert_bytes", "drive_bytes_per_s", "pilot",
 )  # fmt: skip
 
 
@@ -49,13 +53,21 @@ def _shares(text: str) -> list[float]:
 @click.option("--experts", default="25%,12.5%,6.25%", help="Shares of the experts that fit, one budget each.")
 @click.option("--resident", is_flag=True, help="No limit: the whole model in memory (ways auto and plain).")
 @click.option("--ways", default=None, help=f"Ways to compare: {', '.join(WAYS)}.")
+@click.option(
+    "--bound",
+    is_flag=True,
+    help="Also measure the drive and the compute alone, and set token time against the greater.",
+)
 @click.option("--runs", default=3, type=click.IntRange(1), help="Interleaved rounds.")
 @click.option("--prompt", "n_prompt", default=256, type=click.IntRange(1), help="Prompt tokens.")
 @click.option("--decode", "n_decode", default=96, type=click.IntRange(2), help="Tokens to decode.")
 @click.option("-t", "--threads", "n_threads", default=None, type=click.IntRange(1))
 @click.option("-ub", "--ubatch-size", "n_ubatch", default=512, type=click.IntRange(1))
 @click.option(
-    "--replay", default=None, type=click.Path(path_type=Path), help="Routing for a synthetic model."
+    "--replay",
+    default=None,
+    metavar="TRACE",
+    help=f"Routing for a synthetic model: a trace file, or PRESET[:TOKENS[:SEED]] of {', '.join(PRESETS)}.",
 )
 @click.option(
     "--busy", default=0, type=click.IntRange(0), help="Busy processes beside every decode, as neighbours."
@@ -69,23 +81,26 @@ def bench_command(
     experts: str,
     resident: bool,
     ways: str | None,
+    bound: bool,
     runs: int,
     n_prompt: int,
     n_decode: int,
     n_threads: int | None,
     n_ubatch: int,
-    replay: Path | None,
+    replay: str | None,
     busy: int,
     csv_path: Path | None,
     as_json: bool,
 ) -> None:
     """Each run is a fresh process with a cold file cache, in a memory cgroup of the plan's total size."""
     chosen = find_ways(ways or ("auto,plain" if resident else "slots,pagecache,mmap"))
+    if bound:
+        chosen = (*chosen, WAYS["compute"])
     model_map = build_model_map(read_gguf(model))
     if not model_map.is_moe and not resident:
         raise UsageError(f"{model} has no experts to stream; compare it with --resident")
-    if replay is not None and not replay.is_file():
-        raise UsageError(f"--replay: {replay} is not a file")
+    scratch = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="guanaco-bench-"))
+    replay_path = None if replay is None else replay_file(replay, model_map, Path(scratch))
     if csv_path is not None:
         _check_writable(csv_path)
     machine = detect()
@@ -100,7 +115,7 @@ def bench_command(
         n_ctx=n_prompt + n_decode + 64,
         n_threads=n_threads,
         n_ubatch=n_ubatch,
-        replay=None if replay is None else str(replay.resolve()),
+        replay=None if replay_path is None else str(replay_path),
         replay_start=0,
         seed=1,
         busy=busy,
@@ -111,7 +126,8 @@ def bench_command(
     files = [file.path for file in model_map.files]
     rows: list[dict[str, Any]] = []
     for budget in ladder:
-        rows += compare(base, chosen, budget, files, runs=runs, on_row=_tell)
+        measure = (lambda: drive_bandwidth(model_map)) if bound else None
+        rows += compare(base, chosen, budget, files, runs=runs, on_row=_tell, bandwidth=measure)
         if csv_path is not None:
             _write_csv(csv_path, rows)
     about = {
@@ -121,17 +137,29 @@ def bench_command(
         "guanaco": __version__,
         "engine": ENGINE_LABEL,
     }
-    summary = _ratios(rows, [way.name for way in chosen])
+    summary = _ratios(rows, [way.name for way in chosen if not way.all_in_slots])
+    bounds = bound_lines(rows) if bound else []
     if as_json:
         shown = [{key: row.get(key) for key in _FIELDS} for row in rows]
-        click.echo(json.dumps({"machine": about, "rows": shown, "ratios": summary}))
+        click.echo(json.dumps({"machine": about, "rows": shown, "ratios": summary, "bounds": bounds}))
         return
     for line in summary:
-        bound = "" if line["lower_90"] is None else f", at least {line['lower_90']:.2f} (90 %)"
+        lowest = "" if line["lower_90"] is None else f", at least {line['lower_90']:.2f} (90 %)"
         click.echo(
             f"{line['budget']:>7}  {line['figure']:<10}  {line['way']} / {line['against']}: "
-            f"{line['mean']:.2f} times{bound}, {line['pairs']} pairs"
+            f"{line['mean']:.2f} times{lowest}, {line['pairs']} pairs"
         )
+    for line in bounds:
+        click.echo(_bound_text(line))
+
+
+def _bound_text(line: dict[str, Any]) -> str:
+    read, speed = format_bytes(round(line["bytes_per_token"])), format_bytes(round(line["drive_bytes_per_s"]))
+    return (
+        f"{line['budget']:>7}  {line['way']}: a token takes {line['token_s'] * 1e3:.0f} ms, "
+        f"{line['over_bound']:.2f} times the greater of {line['compute_s'] * 1e3:.0f} ms (compute alone) and "
+        f"{line['drive_s'] * 1e3:.0f} ms ({read} at {speed}/s)"
+    )
 
 
 def _tell(row: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from guanaco.engine.launch import RunFiles, worker_environment
 from guanaco.engine.memory import PeakMeter, resident_bytes
 from guanaco.engine.native import NativeStats, StatsFile
 from guanaco.engine.process import WorkerProcess
+from guanaco.engine.spin import spin_count
 from guanaco.errors import EngineError, GuanacoError, WorkerDiedError
 from guanaco.model.map import ModelMap
 from guanaco.planner.plan import Plan
@@ -120,6 +121,7 @@ class Engine:
                 library=library,
                 plan_file=None if self._files is None else self._files.plan,
                 verbose=self.spec.verbose,
+                spin_count=spin_count(),
             )
             for name, value in self.spec.environment.items():
                 environment.pop(name, None)
@@ -223,6 +225,8 @@ class Engine:
             self._files.stats,
             engine=llama.ENGINE_LABEL,
             policy=self.spec.config.policy,
+            pilot=self.spec.config.pilot,
+            pilot_mass=self.spec.config.pilot_mass,
             **self.spec.native_extra,
         )
         with self._files.writing():

@@ -16,19 +16,22 @@ from pathlib import Path
 from guanaco.engine import leftovers, native
 from guanaco.errors import EngineError
 
-# Costs nothing alone and is worth 38 times beside another busy process (docs/benchmarks.md).
-_SPIN_COUNT = "1000"
 _MALLOC_ARENAS = "2"
 # The dynamic loader splits LD_PRELOAD at both; there is no way to quote them.
 _PRELOAD_SPECIAL = frozenset(" :")
 
 
 def worker_environment(
-    base: Mapping[str, str], *, library: Path | None, plan_file: Path | None, verbose: bool
+    base: Mapping[str, str],
+    *,
+    library: Path | None,
+    plan_file: Path | None,
+    verbose: bool,
+    spin_count: int,
 ) -> dict[str, str]:
     """The worker's environment. With ``library`` it is preloaded, before what the user preloads."""
     environment = dict(base)
-    environment.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+    environment.setdefault("GOMP_SPINCOUNT", str(spin_count))
     environment.setdefault("MALLOC_ARENA_MAX", _MALLOC_ARENAS)
     if not verbose:
         # An abort would start a debugger to print a backtrace nobody sees.

@@ -18,7 +18,7 @@ import json
 import re
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
@@ -26,7 +26,8 @@ from typing import TextIO
 from guanaco.errors import UsageError
 
 PROMPT, DECODE = 0, 1
-REPLAY_MAGIC, REPLAY_VERSION = b"GNRP", 1
+REPLAY_MAGIC = b"GNRP"
+_REPLAY_PLAIN, _REPLAY_PREDICTED = 1, 2
 _FORMAT_VERSION = 1
 # A hostile header must not make us allocate: larger than any model, small enough for a list.
 _MAX_LAYERS, _MAX_EXPERTS = 4096, 32_767
@@ -99,8 +100,12 @@ def write_trace(trace: Trace, path: Path) -> None:
     partial.replace(path)
 
 
-def write_replay(trace: Trace, path: Path) -> None:
-    """Write what the native library replays: a header, then int16 ids[token][layer][slot], little endian."""
+def write_replay(trace: Trace, path: Path, predictions: Sequence[Sequence[Sequence[int]]] | None = None) -> None:
+    """Write what the native library replays: a header, then int16 ids[token][layer][slot], little endian.
+
+    ``predictions[token][layer]`` are the ids predicted for that layer before it ran, best first, -1 for none,
+    as many for every layer; they follow the ids.
+    """
     incomplete = trace.first_incomplete_token()
     if incomplete is not None:
         raise UsageError(
@@ -109,15 +114,23 @@ def write_replay(trace: Trace, path: Path) -> None:
         )
     if not trace.steps:
         raise UsageError(f"trace {trace.name} has no tokens to replay")
-    ids = array("h", (e for step in trace.steps for layer in step for e in layer))
-    if struct.pack("=h", 1) != struct.pack("<h", 1):
-        ids.byteswap()
     shape = (trace.n_layer, trace.n_expert, trace.top_k, trace.n_tokens)
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
-        file.write(REPLAY_MAGIC + struct.pack("<5I", REPLAY_VERSION, *shape))
-        ids.tofile(file)
+        version = _REPLAY_PLAIN if predictions is None else _REPLAY_PREDICTED
+        file.write(REPLAY_MAGIC + struct.pack("<5I", version, *shape))
+        _little_endian(e for step in trace.steps for layer in step for e in layer).tofile(file)
+        if predictions is not None:
+            file.write(struct.pack("<I", len(predictions[0][0])))
+            _little_endian(int(e) for step in predictions for layer in step for e in layer).tofile(file)
     partial.replace(path)
+
+
+def _little_endian(ids: Iterable[int]) -> array[int]:
+    values = array("h", ids)
+    if struct.pack("=h", 1) != struct.pack("<h", 1):
+        values.byteswap()
+    return values
 
 
 def _fail(path: Path, line: int, what: str) -> UsageError:
