@@ -12,6 +12,7 @@ constexpr double kFading = 0.9;     // of a likeness, a layer
 constexpr double kNothing = 1e-30;  // below it a likeness is none: denormal numbers are slow
 constexpr double kSharpness = 1.3;
 constexpr double kSmear = 0.4;  // of a weight, to the token after
+constexpr double kHeavy = 0.02;  // of the greatest weight
 
 double or_none(double likeness) { return likeness < kNothing ? 0.0 : likeness; }
 
@@ -28,7 +29,7 @@ Attention::Attention(const PolicyShape& shape) : top_k_(shape.top_k) {
     first_key_.push_back(n_keys);
     n_keys += n_expert;
   }
-  users_.assign(n_keys, Users{});
+  users_.assign(n_keys, Tokens{});
 }
 
 void Attention::selected(const Selection& selection, bool token_starts) {
@@ -38,19 +39,16 @@ void Attention::selected(const Selection& selection, bool token_starts) {
   const uint32_t n_used = static_cast<uint32_t>(selection.n - selection.n_transient);
   if (top_k_[group_] == 0 && selection.n_transient == 0) top_k_[group_] = n_used;
   const double k = top_k_[group_] != 0 ? top_k_[group_] : std::max(n_used, 1u);
-  std::array<uint32_t, kTokens> shared{};  // experts in common with each past token
+  std::array<uint32_t, kTokens> shared{};  // [age]: experts in common
   for (size_t i = selection.n_transient; i < selection.n; ++i) {
-    const Users& users = users_[first_key_[group_] + static_cast<uint32_t>(selection.experts[i])];
+    Tokens& users = users_[first_key_[group_] + static_cast<uint32_t>(selection.experts[i])];
     for (uint32_t word = 0; word < kWords; ++word) {
-      each_bit(users[word], word * 64, [&](uint32_t token) { ++shared[token]; });
+      each_bit(users[word], word * 64, [&](uint32_t token) { ++shared[(now_ - token) % kTokens]; });
     }
-  }
-  for (uint32_t token = 0; token < kTokens; ++token) {
-    likeness_[token] = or_none(kFading * likeness_[token] + static_cast<double>(shared[token]) / k);
-  }
-  for (size_t i = selection.n_transient; i < selection.n; ++i) {
-    Users& users = users_[first_key_[group_] + static_cast<uint32_t>(selection.experts[i])];
     users[now_ / 64] |= uint64_t{1} << now_ % 64;
+  }
+  for (uint32_t age = 1; age < kTokens; ++age) {
+    likeness_[age] = or_none(kFading * likeness_[age] + static_cast<double>(shared[age]) / k);
   }
 }
 
@@ -61,23 +59,17 @@ void Attention::start_token() {
   }
   now_ = (now_ + 1) % kTokens;
   n_past_ = std::min(n_past_ + 1, kTokens - 1);
-  // Each token takes over from the one before it. The place of the new token gets the likeness of the token that
-  // just ended to itself, which is kept at 0.
-  Weights carried;
-  for (uint32_t token = 0; token < kTokens; ++token) {
-    carried[(token + 1) % kTokens] = or_none(kCarried * likeness_[token]);
-  }
-  likeness_ = carried;
+  for (double& likeness : likeness_) likeness = or_none(kCarried * likeness);
   const uint64_t others = ~(uint64_t{1} << now_ % 64);
-  for (Users& users : users_) users[now_ / 64] &= others;
+  for (Tokens& users : users_) users[now_ / 64] &= others;
 }
 
 void Attention::weigh() const {
   is_weighed_ = true;
   weights_.fill(0.0);
-  weights_after_.fill(0.0);
+  heavy_ = {};
   if (n_past_ == 0) return;
-  // The most alike, by age; among equals the younger. Ages rather than places, because they sort.
+  // The most alike; among equals the younger.
   struct Past {
     double likeness;
     uint32_t age;
@@ -85,7 +77,7 @@ void Attention::weigh() const {
   std::array<Past, kKept> kept;
   size_t n_kept = 0;
   for (uint32_t age = 1; age <= n_past_; ++age) {
-    const double likeness = likeness_[(now_ - age) % kTokens];
+    const double likeness = likeness_[age];
     if (n_kept == kKept && likeness <= kept[kKept - 1].likeness) continue;
     size_t at = n_kept < kKept ? n_kept++ : kKept - 1;
     for (; at > 0 && kept[at - 1].likeness < likeness; --at) kept[at] = kept[at - 1];
@@ -99,36 +91,50 @@ void Attention::weigh() const {
     kept[i].likeness = std::exp(kSharpness * (kept[i].likeness - most));
     total += kept[i].likeness;
   }
-  double weight = 0.0, total_weight = 0.0;
-  size_t next = 0;
-  for (uint32_t age = kept[0].age; age > 0; --age) {
-    const bool is_kept = next < n_kept && kept[next].age == age;
-    weight = (is_kept ? kept[next++].likeness / total : 0.0) + kSmear * weight;
+  const uint32_t oldest = kept[0].age;
+  for (size_t i = 0; i < n_kept; ++i) weights_[kept[i].age] = kept[i].likeness / total;
+  double weight = 0.0, total_weight = 0.0, greatest = 0.0;
+  for (uint32_t age = oldest; age > 0; --age) {
+    weight = weights_[age] + kSmear * weight;
+    weights_[age] = weight;
     total_weight += weight;
-    weights_[(now_ - age) % kTokens] = weight;
+    greatest = std::max(greatest, weight);
   }
-  for (uint32_t age = kept[0].age; age > 0; --age) {
-    const double share = weights_[(now_ - age) % kTokens] / total_weight;
-    weights_[(now_ - age) % kTokens] = share;
-    weights_after_[(now_ - age + 1) % kTokens] = share;
+  for (uint32_t age = 1; age <= oldest; ++age) {
+    if (weights_[age] < kHeavy * greatest) continue;
+    heavy_[0][place(age) / 64] |= uint64_t{1} << place(age) % 64;
+    heavy_[1][place(age - 1) / 64] |= uint64_t{1} << place(age - 1) % 64;
   }
+  for (uint32_t age = 1; age <= oldest; ++age) weights_[age] = weights_[age] / total_weight;
 }
 
+// A layer still to come: what tokens like this one used there. One served already: what the tokens after those did.
 double Attention::votes(uint32_t group, uint32_t key) const {
   if (!is_weighed_) weigh();
-  const Weights& weights = group > group_ ? weights_ : weights_after_;
-  const Users& users = users_[key];
+  const double* const weights = weights_.data() + (group > group_ ? 0 : 1);
+  const Tokens& users = users_[key];
   double sum = 0.0;
-  const auto add = [&](uint32_t token) { sum += weights[token]; };
+  const auto add = [&](uint32_t token) { sum += weights[(now_ - token) % kTokens]; };
   // From the oldest token, which lies behind the current one in the ring.
   const uint32_t oldest = (now_ + 1) % kTokens;
   const uint64_t from_oldest = ~uint64_t{0} << oldest % 64;
-  for (uint32_t i = 0; i <= kWords; ++i) {
+  each_bit(users[oldest / 64] & from_oldest, oldest & ~63u, add);
+  for (uint32_t i = 1; i < kWords; ++i) {
     const uint32_t word = (oldest / 64 + i) % kWords;
-    uint64_t bits = users[word];
-    if (i == 0) bits &= from_oldest;
-    if (i == kWords) bits &= ~from_oldest;
-    each_bit(bits, word * 64, add);
+    each_bit(users[word], word * 64, add);
+  }
+  each_bit(users[oldest / 64] & ~from_oldest, oldest & ~63u, add);
+  return sum;
+}
+
+double Attention::main_votes(uint32_t group, uint32_t key) const {
+  if (!is_weighed_) weigh();
+  const uint32_t later = group > group_ ? 0 : 1;
+  const double* const weights = weights_.data() + later;
+  double sum = 0.0;
+  for (uint32_t word = 0; word < kWords; ++word) {
+    each_bit(users_[key][word] & heavy_[later][word], word * 64,
+             [&](uint32_t token) { sum += weights[(now_ - token) % kTokens]; });
   }
   return sum;
 }

@@ -17,11 +17,12 @@ void ExpectedWait::selected(const Selection& selection, const Residents& residen
   const uint32_t n = residents.n_expert(group), first = residents.first_key(group);
   const double* const fast = rates_.fast(group);
   const double* const slow = rates_.slow(group);
+  const double fast_weight = fast_weight_, slow_weight = slow_weight_, most = most_;  // not read anew at each store
   double* const use = use_.data() + first;
   double* const tokens_now = tokens_.data() + first;
   for (uint32_t e = 0; e < n; ++e) {
-    use[e] = fast_weight_ * fast[e] + slow_weight_ * slow[e];
-    tokens_now[e] = 1.0 / std::min((use[e] + 0.0) + kLittle, most_);
+    use[e] = fast_weight * fast[e] + slow_weight * slow[e];
+    tokens_now[e] = 1.0 / std::min((use[e] + 0.0) + kLittle, most);
   }
   std::vector<SlotWait>& slots = slots_[residents.size_class(group)];
   for (uint32_t e = 0; e < n; ++e) {

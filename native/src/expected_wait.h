@@ -30,11 +30,16 @@ class ExpectedWait {
     uint32_t key = kNoKey;  // kNoKey: nothing in it
   };
   const std::vector<SlotWait>& slots(uint32_t size_class) const { return slots_[size_class]; }
+  // Whether `ring` plus the wait, with `more` use than the rates say, is below `value` beyond any rounding.
+  bool is_below(uint32_t key, double more, double ring, double value) const {
+    return std::min((use_[key] + more) + kLittle, most_) * (value - ring) > 1.0 + kRounding;
+  }
   // With `more` use than the rates say.
   double tokens(uint32_t key, double more) const { return 1.0 / std::min((use_[key] + more) + kLittle, most_); }
 
  private:
   static constexpr double kLittle = 1e-5;
+  static constexpr double kRounding = 1e-9;
 
   UseRates rates_;
   const double fast_weight_, slow_weight_, most_;

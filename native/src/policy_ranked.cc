@@ -8,8 +8,8 @@ void VictimList::offer(double value, uint64_t last_use, uint32_t slot) {
   const auto goes_before = [&](const Victim& other) {
     return value > other.value || (value == other.value && last_use < other.last_use);
   };
-  if (n_ == kRoom && !goes_before(victims_[kRoom - 1])) return;
-  size_t at = n_ < kRoom ? n_++ : kRoom - 1;
+  if (n_ == room_ && !goes_before(victims_[n_ - 1])) return;
+  size_t at = n_ < room_ ? n_++ : n_ - 1;
   for (; at > 0 && goes_before(victims_[at - 1]); --at) victims_[at] = victims_[at - 1];
   victims_[at] = {value, last_use, slot};
 }
@@ -38,6 +38,10 @@ void RankedPolicy::selected(const Selection& selection) {
   // The next layer is nearest, this one furthest.
   std::copy_backward(ring_.begin(), ring_.end() - group_ - 1, distance_.end());
   std::copy(ring_.end() - group_ - 1, ring_.end(), distance_.begin());
+  n_missing_ = 0;
+  for (size_t i = 0; i < selection.n; ++i) {
+    if (residents_.slot_of(residents_.key(selection.group, selection.experts[i])) < 0) ++n_missing_;
+  }
   residents_.used(selection);
   learn(selection, token_starts);
 }
@@ -58,7 +62,7 @@ int32_t RankedPolicy::victim(uint32_t size_class, const uint32_t* pins) {
     const int32_t slot = list_.best(pins);
     if (slot >= 0) return slot;
   }
-  list_.clear();
+  list_.clear(serving_ ? std::max<size_t>(n_missing_, 1) : 1);
   rank(size_class, pins, &list_);
   is_ranked_ = serving_;
   ranked_class_ = size_class;

@@ -4,6 +4,7 @@
 // and how slots compare to the policy.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -16,23 +17,30 @@ namespace guanaco {
 // The few best victims of a class, best first: the greatest value, among equals the least recently used.
 class VictimList {
  public:
-  void clear() { n_ = 0; }
+  // Empties the list; it will hold up to `room` slots, but never more than 16.
+  void clear(size_t room) {
+    n_ = 0;
+    room_ = std::min(room, kMostRoom);
+  }
   bool is_empty() const { return n_ == 0; }
+  bool is_full() const { return n_ == room_; }
+  // The value of the last; there has to be one.
+  double least() const { return victims_[n_ - 1].value; }
   // False: a slot of this value would not get in.
-  bool wants(double value) const { return n_ < kRoom || value >= victims_[n_ - 1].value; }
+  bool wants(double value) const { return !is_full() || value >= least(); }
   void offer(double value, uint64_t last_use, uint32_t slot);
   // The best without a pin, or -1.
   int32_t best(const uint32_t* pins) const;
 
  private:
-  static constexpr size_t kRoom = 16;
+  static constexpr size_t kMostRoom = 16;
   struct Victim {
     double value;
     uint64_t last_use;
     uint32_t slot;
   };
-  std::array<Victim, kRoom> victims_;
-  size_t n_ = 0;
+  std::array<Victim, kMostRoom> victims_;
+  size_t n_ = 0, room_ = 1;
 };
 
 class RankedPolicy : public Policy {
@@ -64,6 +72,7 @@ class RankedPolicy : public Policy {
   bool any_selected_ = false;
   bool serving_ = false;  // between selected() and served() a ranking stays right
   bool is_ranked_ = false;
+  size_t n_missing_ = 1;  // of the last selection: so many victims at most
   uint32_t ranked_class_ = 0;
   VictimList list_;
 };

@@ -36,8 +36,10 @@ class Recall final : public RankedPolicy {
       const ExpectedWait::SlotWait& slot = slots[index];
       const double ring = ring_distance(slot.group);
       if (!list->wants(ring + slot.tokens) || pins[index] != 0 || slot.key == kNoKey) continue;
-      const double votes = attention_.votes(slot.group, slot.key);
-      const double value = ring + (votes > 0.0 ? wait_.tokens(slot.key, votes) : slot.tokens);
+      // Dividing and counting every vote only for the few that are not out already.
+      const double main_votes = attention_.main_votes(slot.group, slot.key);
+      if (list->is_full() && wait_.is_below(slot.key, main_votes, ring, list->least())) continue;
+      const double value = ring + wait_.tokens(slot.key, attention_.votes(slot.group, slot.key));
       if (list->wants(value)) list->offer(value, residents().last_use(slot.key), index);
     }
   }
