@@ -81,3 +81,19 @@ def test_less_is_refused_with_the_number_that_works(promise: Promise) -> None:
     assert f"--memory {number // MIB}MiB" in check.message, check.message
     assert check.peak_bytes is not None
     assert check.peak_bytes < number // 2, "nothing was loaded before it was refused"
+
+
+def test_more_than_the_limit_is_refused_with_the_limit(promise: Promise) -> None:
+    limit = promise.budgets["smallest"]
+    check = run(promise, "middle", lambda _: limit)
+    assert check.exit_code == 4
+    assert "cannot be had here: it is more than the memory cgroup's limit of" in check.message
+    assert f"use --memory {limit // MIB}MiB or less, or raise that limit" in check.message
+
+
+def test_where_the_limit_is_too_small_it_has_to_be_raised(promise: Promise) -> None:
+    number = promise.budgets["smallest"] // MIB
+    check = run(promise, "smallest", lambda budget: budget - 2 * MIB)
+    assert check.exit_code == 4
+    assert f"takes at least {number} MiB; raise that limit to {number} MiB, or use a shorter" in check.message
+    assert "--memory" not in check.message

@@ -233,6 +233,17 @@ def test_requests_at_once_are_all_answered(server: Served) -> None:
             assert set(pool.map(ask, range(6))) == {"The capital of Peru is Lima."}
 
 
+@pytest.mark.parametrize(
+    ("words", "tokens"), [(("-c", "5000", "-np", "2"), 1024), (("-c", "769", "-np", "3"), 512)]
+)
+def test_the_context_of_a_request_is_what_the_engine_gives(words: tuple[str, ...], tokens: int) -> None:
+    with served(MODEL, "--memory", "512MiB", *words) as running:
+        assert running.get("/props").json()["default_generation_settings"]["n_ctx"] == tokens
+        assert running.get("/v1/models").json()["data"][0]["context_length"] == tokens
+        told = [line for line in running.lines if "gives no request more; 2048 are planned" in line]
+        assert len(told) == (tokens == 1024)
+
+
 def test_embeddings_where_they_are_asked_for() -> None:
     with served(
         MODEL, "--embeddings", "--pooling", "mean", "--memory", "512MiB", "-a", "embedder"
