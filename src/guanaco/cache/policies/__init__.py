@@ -1,0 +1,1 @@
+"""One policy a file. ``registry`` lists those that can run; ``belady`` knows the future and cannot."""
