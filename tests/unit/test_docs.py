@@ -33,6 +33,7 @@ from guanaco.planner.render import plan_json
 from guanaco.server import metrics, problems
 from guanaco.server.app import create_app
 from guanaco.server.state import RequestCounts, Serving
+from guanaco.simulator.report import Row
 from guanaco.units import GIB
 from tests.support import markdown
 
@@ -155,6 +156,10 @@ def test_the_json_of_inspect() -> None:
     shape = describe(read_model(demo_model()))
     shape["size_classes"] = [{**shape["size_classes"][0], "slice_bytes": {}}]
     assert named_in("inspect") == keys_of(shape)
+
+
+def test_the_json_of_simulate() -> None:
+    assert named_in("simulate") == {"rows", *(field.name for field in fields(Row))}
 
 
 def test_the_json_of_bench() -> None:
