@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml $(shell find src native -type f -not -name '*.pyc' -not -path '*/__pycache__/*')
 
-.PHONY: run test test-python test-native fuzz lint bench system-deps clean
+.PHONY: run test test-python test-native policies fuzz lint bench system-deps clean
 
 run: $(INSTALLED)
 	$(BIN)/guanaco demo
@@ -18,6 +18,10 @@ test-python: $(INSTALLED)
 
 test-native: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" native/run_tests.sh
+
+# Native policies against their Python references on 10,000 random traces; the check tries fewer.
+policies: $(INSTALLED)
+	GUANACO_EXAMPLES=10000 $(BIN)/python -m pytest tests/properties/test_policies_agree.py -k random -p no:cacheprovider --timeout=7200
 
 # Longer runs: FUZZ_S=1800 make fuzz
 FUZZ_S ?= 60
