@@ -7,6 +7,7 @@ namespace guanaco {
 namespace {
 
 constexpr uint32_t kMediansPerTurnover = 8;
+constexpr uint64_t kCallsPerReport = 64;  // a report looks at every slot
 
 }  // namespace
 
@@ -216,7 +217,15 @@ void publish_counts(const Cache& cache, Stats* stats) {
   put(block.hits, counts.hits);
   put(block.misses, counts.misses);
   put(block.evictions, counts.evictions);
+  put(block.evict_hot, counts.evict_hot);
+  put(block.evict_reread, counts.evict_reread);
   add(block.prefetch_calls, 1);
+  if (block.prefetch_calls % kCallsPerReport != 1) return;
+  const PolicyReport report = cache.policy().report();
+  put(block.hot_slots, cache.hot_slots());
+  put(block.pinned, report.pinned);
+  put(block.least_pin_budget, report.least_budget);
+  put(block.most_pin_budget, report.most_budget);
 }
 
 }  // namespace guanaco

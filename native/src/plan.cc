@@ -34,6 +34,34 @@ bool parse_io(const std::string& text, IoMode* io) {
   return false;
 }
 
+bool parse_pilot(const std::string& text, PilotMode* mode) {
+  static const std::pair<const char*, PilotMode> kNames[] = {{"off", PilotMode::kOff},
+                                                             {"gate", PilotMode::kGate},
+                                                             {"transition", PilotMode::kTransition},
+                                                             {"auto", PilotMode::kAuto}};
+  for (const auto& [name, value] : kNames) {
+    if (text == name) {
+      *mode = value;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool read_share(std::istringstream& in, double* share) { return (in >> *share) && *share > 0 && *share <= 1; }
+
+// Uses a token of each expert of a group, up to the end of the line.
+bool read_prior(std::istringstream& in, ExpertGroup* group) {
+  group->prior.clear();
+  double use = 0;
+  while (in >> use) {
+    if (!(use >= 0 && use <= 1) || group->prior.size() == group->n_expert) return false;
+    group->prior.push_back(use);
+  }
+  in.clear(in.rdstate() & ~std::ios::failbit);
+  return group->prior.size() == group->n_expert;
+}
+
 // The rest of the line, for paths and names that may hold spaces.
 std::string rest_of(std::istringstream& in) {
   std::string text;
@@ -76,8 +104,17 @@ bool parse_line(const std::string& key, std::istringstream& in, LoadPlan* plan) 
   if (key == "testing") return read_flag(in, &plan->testing);
   if (key == "manage") return read_flag(in, &plan->manage);
   if (key == "policy") return static_cast<bool>(in >> plan->policy);
+  if (key == "pilot") {
+    std::string mode;
+    return (in >> mode) && parse_pilot(mode, &plan->pilot);
+  }
+  if (key == "pilot_mass") return read_share(in, &plan->pilot_mass);
+  if (key == "overlap") return read_flag(in, &plan->overlap);
+  if (key == "threads") return read_number(in, &plan->threads) && plan->threads > 0;
   if (key == "stats") return !(plan->stats_path = rest_of(in)).empty();
   if (key == "replay") return !(plan->replay_path = rest_of(in)).empty();
+  if (key == "record") return !(plan->record_path = rest_of(in)).empty();
+  if (key == "heat") return !(plan->heat_path = rest_of(in)).empty();
   if (key == "engine") return !(plan->engine = rest_of(in)).empty();
   if (key == "file") {
     PlanFile file;
@@ -114,6 +151,10 @@ bool parse_line(const std::string& key, std::istringstream& in, LoadPlan* plan) 
     if (!(in >> std::ws).eof() && !read_number(in, &group.top_k)) return false;
     plan->groups.push_back(group);
     return true;
+  }
+  if (key == "prior") {
+    uint32_t group = 0;
+    return read_number(in, &group) && group < plan->groups.size() && read_prior(in, &plan->groups[group]);
   }
   if (key == "part") {
     ExpertPart part;

@@ -50,9 +50,12 @@ struct ExpertGroup {
   uint32_t n_expert = 0;
   bool expected = true;  // run by a plain decode, so it must have been bound after the probe
   uint32_t top_k = 0;    // experts a token uses; 0: unknown
+  std::vector<double> prior;  // [expert] uses a token to expect at first; empty: unknown
   std::vector<ExpertPart> parts;
 };
 
+// Where early reads of the next layer's experts come from: its own router, learned transitions, or whatever pays.
+enum class PilotMode { kOff, kGate, kTransition, kAuto };
 enum class IoMode { kAuto, kUring, kThreads, kBuffered, kPageCache };
 
 struct LoadPlan {
@@ -64,8 +67,14 @@ struct LoadPlan {
   uint32_t batch_tokens = 16;  // graphs with more tokens than this do not displace what decoding uses
   bool testing = false;        // honour the test controls in shared memory
   std::string policy = "lru";
+  PilotMode pilot = PilotMode::kOff;
+  double pilot_mass = 0.9;  // transitions are followed until this much of their probability is covered
+  bool overlap = true;      // experts that are there compute while others are read
+  uint32_t threads = 1;     // the engine's
   std::string stats_path;
   std::string replay_path;
+  std::string record_path;  // where routing is recorded; empty: nowhere
+  std::string heat_path;    // the file for a HeatMap
   std::string engine;
   bool manage = true;  // false: replay only, nothing is streamed
   std::vector<PlanFile> files;

@@ -8,7 +8,8 @@ namespace {
 constexpr struct {
   const char* name;
   std::unique_ptr<Policy> (*make)(const PolicyShape&);
-} kPolicies[] = {{"lru", make_lru}, {"lfu", make_lfu}, {"cycle", make_cycle}, {"recall", make_recall}, {"herd", make_herd}};
+} kPolicies[] = {
+    {"lru", make_lru}, {"lfu", make_lfu}, {"cycle", make_cycle}, {"recall", make_recall}, {"herd", make_herd}};
 
 }  // namespace
 

@@ -11,7 +11,7 @@
 namespace guanaco {
 
 constexpr uint64_t kStatsMagic = 0x314154534e475547ull;  // "GUGNSTA1"
-constexpr uint64_t kStatsVersion = 1;
+constexpr uint64_t kStatsVersion = 2;
 constexpr int kErrorBytes = 1024;
 
 enum class LoadState : uint64_t { kIdle = 0, kLoadingDense = 1, kReady = 2, kFailed = 3 };
@@ -33,14 +33,26 @@ struct StatsBlock {
   Word wait_ns;                      // time the graph thread waited for reads
   Word graphs;
   Word tokens;                       // rows of the first MoE layer of each graph
+  Word evict_hot, evict_reread;  // evictions: of an expert in the top use class; of one that was read again soon
+  Word hot_slots, pinned;        // slots in the top use class, experts with a permanent pin; now and then
+  Word least_pin_budget, most_pin_budget;  // permanent pins a layer may have
+  Word preloaded, preload_ended;  // experts read before they were asked for; 1 when no more of them will be
+  // The pilot: guesses made, slices read for them, and what came of it. `right` of `guessed` were selected, out of
+  // `selected` experts that the layers looked ahead to did select. Useful, wasted: reads started for a guess.
+  Word pilot_calls, pilot_slices, pilot_guessed, pilot_right, pilot_selected, pilot_useful, pilot_wasted;
+  Word pilot_wasted_bytes;
+  Word overlapped;                   // experts that computed while others of their layer were read
+  Word pilot_control_right, pilot_control_total;  // under `pilot_control`: ids a layer's own router selected again
   Word error_length;
   char error[kErrorBytes];
-  // Controls, written by the parent. Replay: a benchmark tool. The others are honoured only under `testing`.
+  // Controls, written by the parent. Replay: a benchmark tool. Faults and `pilot_control` need `testing`.
   Word replay_on, replay_position, replay_exhausted;
   Word fail_reads;   // the next N expert reads report EIO; each is tried again
   Word mutation;     // 1: ids off by one slot, 2: two slots exchanged
   Word fail_slices;  // the next N slices fail for good
-  Word reserved[15];
+  Word pilot_control;  // 1: run each layer's own router on its own state too and count what it gets right
+  Word warm_start;     // 1: the model is ready, read likely experts until the first request
+  Word reserved[14];
 };
 
 class Stats {

@@ -12,10 +12,10 @@ TEST(stats_layout_is_words_around_the_text) {
   // engine/native.py reads these places.
   CHECK_EQ(offsetof(StatsBlock, magic), 0);
   CHECK_EQ(offsetof(StatsBlock, tokens), 21 * 8);
-  CHECK_EQ(offsetof(StatsBlock, error_length), 22 * 8);
-  CHECK_EQ(offsetof(StatsBlock, error), 23 * 8);
-  CHECK_EQ(offsetof(StatsBlock, replay_on), 23 * 8 + guanaco::kErrorBytes);
-  CHECK_EQ(sizeof(StatsBlock), 23 * 8 + guanaco::kErrorBytes + (5 + 16) * 8);
+  CHECK_EQ(offsetof(StatsBlock, error_length), 41 * 8);
+  CHECK_EQ(offsetof(StatsBlock, error), 42 * 8);
+  CHECK_EQ(offsetof(StatsBlock, replay_on), 42 * 8 + guanaco::kErrorBytes);
+  CHECK_EQ(sizeof(StatsBlock), 42 * 8 + guanaco::kErrorBytes + 22 * 8);
   CHECK(guanaco::Word::is_always_lock_free);
 }
 

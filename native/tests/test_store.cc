@@ -286,3 +286,31 @@ TEST(store_cannot_map) {
   CHECK(!store.allocate(&error));
   CHECK_CONTAINS(error, "cannot map the expert arena of 562949953421312 bytes");
 }
+
+TEST(store_with_any_policy) {
+  for (const char* policy : {"lru", "lfu", "cycle", "recall", "herd"}) {
+    StoreRig rig;
+    rig.bed.plan.policy = policy;
+    one_layer(&rig, 4);
+    for (int32_t i = 0; i < 300; ++i) rig.serve(0, {i % 7, 7 + i % 5});
+    CHECK_EQ(rig.stats->misses.load(), rig.stats->evictions.load() + 4);
+    CHECK(rig.stats->evict_reread.load() <= rig.stats->evictions.load());
+    const bool has_pins = std::string(policy) == "herd";
+    CHECK_EQ(rig.stats->pinned.load(), has_pins ? 4 : 0);
+    CHECK_EQ(rig.stats->most_pin_budget.load(), has_pins ? 4 : 0);
+    CHECK_EQ(rig.stats->least_pin_budget.load(), has_pins ? 4 : 0);
+    CHECK(rig.stats->hot_slots.load() <= 4);
+  }
+}
+
+TEST(store_counts_evictions_of_what_is_used_and_reread) {
+  StoreRig rig;
+  one_layer(&rig, 3);
+  for (int32_t i = 0; i < 10; ++i) rig.serve(0, {0});
+  rig.serve(0, {1, 2});
+  rig.serve(0, {3});  // for 0, used most
+  CHECK_EQ(rig.stats->evict_hot.load(), 1);
+  CHECK_EQ(rig.stats->evict_reread.load(), 0);
+  rig.serve(0, {0});
+  CHECK_EQ(rig.stats->evict_reread.load(), 1);
+}

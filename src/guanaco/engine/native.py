@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from guanaco.errors import EngineError
 from guanaco.model.map import ModelMap
 from guanaco.planner.plan import Plan
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 PLAN_VARIABLE = "GUANACO_PLAN"
 PARENT_VARIABLE = "GUANACO_PLAN_PARENT"
 LIBRARY_VARIABLE = "GUANACO_LIBRARY"
@@ -28,10 +29,17 @@ _WORDS = (
     "magic", "version", "state", "io_mode", "arena_bytes", "slots", "dense_bytes_total",
     "dense_bytes_read", "groups_expected", "groups_bound", "accesses", "hits", "misses", "bytes_read",
     "evictions", "prefetch_calls", "unmanaged", "read_errors", "read_retries", "wait_ns", "graphs", "tokens",
+    "evict_hot", "evict_reread", "hot_slots", "pinned", "least_pin_budget", "most_pin_budget",
+    "preloaded", "preload_ended",
+    "pilot_calls", "pilot_slices", "pilot_guessed", "pilot_right", "pilot_selected", "pilot_useful",
+    "pilot_wasted", "pilot_wasted_bytes", "overlapped", "pilot_control_right", "pilot_control_total",
     "error_length",
 )  # fmt: skip
-_CONTROLS = ("replay_on", "replay_position", "replay_exhausted", "fail_reads", "mutation", "fail_slices")
-_RESERVED_WORDS = 15
+_CONTROLS = (
+    "replay_on", "replay_position", "replay_exhausted", "fail_reads", "mutation", "fail_slices",
+    "pilot_control", "warm_start",
+)  # fmt: skip
+_RESERVED_WORDS = 14
 _CONTROLS_OFFSET = 8 * len(_WORDS) + _ERROR_BYTES
 STATS_BYTES = _CONTROLS_OFFSET + 8 * (len(_CONTROLS) + _RESERVED_WORDS)
 
@@ -63,8 +71,28 @@ class NativeStats:
     wait_s: float
     graphs: int
     tokens: int
+    pilot_calls: int
+    pilot_slices: int
+    pilot_guessed: int
+    pilot_right: int
+    pilot_selected: int
+    pilot_useful: int
+    pilot_wasted: int
+    pilot_wasted_bytes: int
+    overlapped: int
+    pilot_control_right: int
+    pilot_control_total: int
     replay_exhausted: bool
     last_error: str
+    # What the policy did. Hot: pinned for good, or used more than the median of the resident experts.
+    evict_hot: int = 0
+    evict_reread: int = 0  # evicted, and read again within as many reads as there are slots
+    hot_slots: int = 0
+    pinned: int = 0  # experts, with a permanent pin
+    least_pin_budget: int = 0  # of the layers
+    most_pin_budget: int = 0
+    preloaded: int = 0  # experts read before they were asked for
+    preload_ended: int = 0  # 1 when no more of them will be
 
 
 def library_path() -> Path:
@@ -114,15 +142,28 @@ def plan_text(
     *,
     engine: str = "",
     replay_path: Path | None = None,
+    record_path: Path | None = None,
+    heat_path: Path | None = None,
+    prior: Sequence[Sequence[float]] = (),
     testing: bool = False,
     manage: bool = True,
     policy: str = "lru",
+    pilot: str = "off",
+    pilot_mass: float = 0.9,
+    overlap: bool = True,
 ) -> str:
-    """The plan file's text. ``manage=False`` writes one that only replays routing."""
+    """The plan file's text. ``manage=False`` writes one that only replays routing.
+
+    ``prior``: for each of the model's groups the uses a token to expect of each expert; an empty one is unknown.
+    """
     lines = [
         "guanaco-plan 1",
         f"io {io}",
         f"policy {policy}",
+        f"pilot {pilot}",
+        f"pilot_mass {pilot_mass:g}",
+        f"overlap {int(overlap)}",
+        f"threads {plan.n_threads}",
         f"staging_bytes {plan.parts.staging_bytes}",
         f"testing {int(testing)}",
         f"manage {int(manage)}",
@@ -132,6 +173,10 @@ def plan_text(
         lines.append(f"engine {engine}")
     if replay_path is not None:
         lines.append(f"replay {replay_path}")
+    if record_path is not None:
+        lines.append(f"record {record_path}")
+    if heat_path is not None:
+        lines.append(f"heat {heat_path}")
     for file in model.files:
         if "\n" in str(file.path):
             raise EngineError(f"the model path {str(file.path)!r} holds a line break; rename the file")
@@ -151,10 +196,18 @@ def plan_text(
     for group, class_index in zip(model.groups, plan.group_class, strict=True):
         if class_index < 0:  # never run by a plain decode, and of sizes that no slot has: left to the mapping
             continue
-        lines.append(f"group {group.layer} {class_index} {group.n_expert} {int(not group.is_mtp)}")
+        lines.append(
+            f"group {group.layer} {class_index} {group.n_expert} {int(not group.is_mtp)} {group.top_k}"
+        )
         lines += [
             f"part {p.role} {p.file_index} {p.offset} {p.slice_bytes} {p.tensor_name}" for p in group.parts
         ]
+    planned = [index for index, class_index in enumerate(plan.group_class) if class_index >= 0]
+    lines += [
+        f"prior {number} {' '.join(f'{use:.6g}' for use in prior[index])}"
+        for number, index in enumerate(planned)
+        if index < len(prior) and prior[index]
+    ]
     return "\n".join(lines) + "\n"
 
 
