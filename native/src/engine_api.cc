@@ -9,12 +9,6 @@ namespace guanaco {
 
 namespace {
 
-struct InitParams {
-  size_t mem_size;
-  void* mem_buffer;
-  bool no_alloc;
-};
-
 // Only used while checking the layout.
 struct CheckApi {
   Context* (*init)(InitParams) = nullptr;
@@ -51,6 +45,22 @@ bool resolve_check(void* library, CheckApi* api, std::string* error) {
          resolve(library, "ggml_new_graph", &api->new_graph, error) &&
          resolve(library, "ggml_build_forward_expand", &api->expand, error) &&
          resolve(library, "ggml_tensor_overhead", &api->overhead, error);
+}
+
+void resolve_compute(void* library, ComputeApi* api) {
+  std::string ignored;
+  api->complete = resolve(library, "ggml_backend_cpu_init", &api->cpu_init, &ignored) &&
+                  resolve(library, "ggml_backend_free", &api->backend_free, &ignored) &&
+                  resolve(library, "ggml_backend_cpu_set_n_threads", &api->set_n_threads, &ignored) &&
+                  resolve(library, "ggml_backend_graph_compute", &api->graph_compute, &ignored) &&
+                  resolve(library, "ggml_init", &api->init, &ignored) &&
+                  resolve(library, "ggml_free", &api->free, &ignored) &&
+                  resolve(library, "ggml_new_graph_custom", &api->new_graph, &ignored) &&
+                  resolve(library, "ggml_graph_overhead_custom", &api->graph_overhead, &ignored) &&
+                  resolve(library, "ggml_graph_add_node", &api->graph_add_node, &ignored) &&
+                  resolve(library, "ggml_graph_clear", &api->graph_clear, &ignored) &&
+                  resolve(library, "ggml_nbytes", &api->nbytes, &ignored);
+  api->shares_threads = dlsym(library, "GOMP_parallel") != nullptr || dlsym(library, "__kmpc_fork_call") != nullptr;
 }
 
 const char* first_difference(const CheckApi& check, EngineApi* api, Context* context) {
@@ -105,6 +115,7 @@ bool EngineApi::load(const void* caller, const void* own_compute, const std::str
       !resolve(library, "ggml_backend_tensor_get", &tensor_get, error) || !resolve_check(library, &check, error)) {
     return false;
   }
+  resolve_compute(library, &compute);
   constexpr size_t kObjectBytes = 32;  // ggml's list header in front of each tensor
   tensor_bytes = check.overhead() - kObjectBytes;
   Context* context = check.init({check.overhead() * 16 + (size_t{1} << 20), nullptr, false});
