@@ -73,18 +73,30 @@ void Cache::serve(const Selection& selection, Served* out) {
 
 int32_t Cache::place_guess(uint32_t group, int32_t expert, Served* out) {
   out->evicted.clear();
-  if (slot_of(group, expert) >= 0) return -1;
   const uint32_t size_class = size_class_[group];
   Class& cls = classes_[size_class];
-  if (cls.n_free == 0) return -1;
-  if (cls.empty.empty()) {
+  if (slot_of(group, expert) >= 0 || cls.n_free == 0) return -1;
+  if (cls.empty.empty() && !has_free_transient(cls)) {
     // Looked at before it is taken: what decoding uses often is not given up for a guess.
-    const bool has_transient = std::any_of(cls.transient.begin(), cls.transient.end(),
-                                           [&](uint32_t slot) { return cls.pins[slot] == 0; });
-    const int32_t victim = has_transient ? 0 : policy_->victim(size_class, cls.pins.data());
-    if (victim < 0 || (!has_transient && is_hot(cls.slots[static_cast<size_t>(victim)], cls.median_use))) return -1;
+    const int32_t victim = policy_->victim(size_class, cls.pins.data());
+    if (victim < 0 || is_hot(cls.slots[static_cast<size_t>(victim)], cls.median_use)) return -1;
+    evict(size_class, static_cast<uint32_t>(victim), out);
+    place(group, expert, static_cast<uint32_t>(victim), false);
+    return victim;
   }
   const uint32_t slot = take_slot(size_class, out);
+  place(group, expert, slot, false);
+  return static_cast<int32_t>(slot);
+}
+
+bool Cache::has_free_transient(const Class& cls) const {
+  return std::any_of(cls.transient.begin(), cls.transient.end(), [&](uint32_t slot) { return cls.pins[slot] == 0; });
+}
+
+int32_t Cache::place_empty(uint32_t group, int32_t expert) {
+  const uint32_t size_class = size_class_[group];
+  if (slot_of(group, expert) >= 0 || classes_[size_class].empty.empty()) return -1;
+  const uint32_t slot = take_slot(size_class, nullptr);
   place(group, expert, slot, false);
   return static_cast<int32_t>(slot);
 }
@@ -206,7 +218,11 @@ PolicyShape policy_shape(const LoadPlan& plan) {
 std::unique_ptr<Cache> make_cache(const LoadPlan& plan) {
   const PolicyShape shape = policy_shape(plan);
   std::string error;
-  return std::make_unique<Cache>(shape, make_policy(plan.policy, shape, &error));
+  auto cache = std::make_unique<Cache>(shape, make_policy(plan.policy, shape, &error));
+  for (uint32_t g = 0; g < plan.groups.size(); ++g) {
+    if (!plan.groups[g].prior.empty()) cache->prior(g, plan.groups[g].prior.data());
+  }
+  return cache;
 }
 
 void publish_counts(const Cache& cache, Stats* stats) {

@@ -40,13 +40,17 @@ class Cache {
  public:
   Cache(const PolicyShape& shape, std::unique_ptr<Policy> policy);
 
+  // As Policy::prior().
+  void prior(uint32_t group, const double* use) { policy_->prior(group, use); }
   // Whether a selection fits beside what is pinned already.
   bool fits(uint32_t group, const std::vector<int32_t>& experts) const;
   // Gives every expert a slot and a pin; only after fits().
   void serve(const Selection& selection, Served* out);
-  // A slot for an expert that no selection named yet; -1 when it has one, or when only slots that are pinned, hold
-  // experts used more than most, or were themselves guessed could be given up. `out`: what was evicted.
+  // A slot for an expert that no selection named yet; -1 when it has one, or when only slots that are pinned or hold
+  // experts used more than most could be given up. `out`: what was evicted.
   int32_t place_guess(uint32_t group, int32_t expert, Served* out);
+  // An empty slot for an expert that no selection named yet; -1 when it has one, or when none is empty.
+  int32_t place_empty(uint32_t group, int32_t expert);
   void pin(uint32_t size_class, uint32_t slot);
   void unpin(uint32_t size_class, uint32_t slot);
   // The slot's content is void: its expert is not resident any more, and the slot is empty once nobody pins it.
@@ -58,6 +62,8 @@ class Cache {
   uint32_t size_class(uint32_t group) const { return size_class_[group]; }
   const CacheCounts& counts() const { return counts_; }
   const Policy& policy() const { return *policy_; }
+  // Share of the recent selections of its layer that named the expert.
+  double use_rate(uint32_t group, int32_t expert) const { return use_.rate(group, expert); }
   // Slots whose expert has a permanent pin, or is used more than the median of its class. Looks at every slot.
   uint64_t hot_slots() const;
 
@@ -73,6 +79,7 @@ class Cache {
     double median_use = 0.0;  // of the resident experts, now and then
     uint32_t until_median = 0;
   };
+  bool has_free_transient(const Class& cls) const;
   uint32_t take_slot(uint32_t size_class, Served* out);
   void place(uint32_t group, int32_t expert, uint32_t slot, bool transient);
   void evict(uint32_t size_class, uint32_t slot, Served* out);

@@ -13,7 +13,15 @@ ExpectedWait::ExpectedWait(const PolicyShape& shape, double fast_weight, double 
 
 void ExpectedWait::selected(const Selection& selection, const Residents& residents) {
   rates_.selected(selection);
-  const uint32_t group = selection.group;
+  refresh(selection.group, residents);
+}
+
+void ExpectedWait::prior(uint32_t group, const double* use, const Residents& residents) {
+  rates_.prior(group, use);
+  refresh(group, residents);
+}
+
+void ExpectedWait::refresh(uint32_t group, const Residents& residents) {
   const uint32_t n = residents.n_expert(group), first = residents.first_key(group);
   const double* const fast = rates_.fast(group);
   const double* const slow = rates_.slow(group);

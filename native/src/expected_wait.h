@@ -22,6 +22,7 @@ class ExpectedWait {
   // After Residents::used(), Residents::placed(), Residents::emptied().
   void selected(const Selection& selection, const Residents& residents);
   void placed(uint32_t size_class, uint32_t slot, const Residents& residents);
+  void prior(uint32_t group, const double* use, const Residents& residents);
   void emptied(uint32_t size_class, uint32_t slot) { slots_[size_class][slot].key = kNoKey; }
 
   struct SlotWait {
@@ -38,6 +39,8 @@ class ExpectedWait {
   double tokens(uint32_t key, double more) const { return 1.0 / std::min((use_[key] + more) + kLittle, most_); }
 
  private:
+  void refresh(uint32_t group, const Residents& residents);
+
   static constexpr double kLittle = 1e-5;
   static constexpr double kRounding = 1e-9;
 

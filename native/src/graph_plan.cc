@@ -47,6 +47,7 @@ class Builder {
     result_->bindings.clear();
     result_->events.clear();
     result_->unmanaged = 0;
+    result_->has_cones = false;
     result_->products.clear();
     for (int i = 0; i < result_->n_nodes; ++i) {
       Tensor* node = api_.graph_node(graph_, i);

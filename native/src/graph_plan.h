@@ -12,6 +12,7 @@
 #include "engine_api.h"
 #include "mapping.h"
 #include "plan.h"
+#include "router_cone.h"
 #include "store.h"
 
 namespace guanaco {
@@ -25,6 +26,7 @@ struct PartUse {
   uint32_t part = 0;
   uint64_t delta = 0;  // a view may begin inside the slice
   std::unique_ptr<char[]> shadow;
+  bool taken = false;  // of the running graph: computed by us, not by the engine
 };
 
 // The products of one group that share one selection.
@@ -34,11 +36,13 @@ struct Binding {
   int ids_index = -1;  // -1: known before the graph runs
   std::vector<PartUse> uses;
   std::vector<uint32_t> part_order;
+  std::unique_ptr<RouterCone> cone;  // this layer's router on its own; null when not cut out or not understood
   std::unique_ptr<char[]> ids_shadow;
   std::vector<int32_t> id_buffer;
   Lease lease;
   uint32_t lowest_slot = 0, highest_slot = 0;
   bool served = false;
+  bool overlaps = false;  // its products may be run by us while reads are pending
 };
 
 // kIds: the selection is computed here. kUse: a product. kWait: a later part may still be on its way.
@@ -66,6 +70,7 @@ struct GraphPlan {
   std::vector<Binding> bindings;
   std::vector<Event> events;      // in the order of the nodes
   std::vector<Product> products;  // managed or not
+  bool has_cones = false;         // routers were cut out, those that could be
   uint32_t unmanaged = 0;         // products over expert bytes that could not be understood
 };
 

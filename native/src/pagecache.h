@@ -21,6 +21,10 @@ class PageCacheStore {
   // `n_transient` as in Store::acquire. False when they are more than the budget allows at once.
   bool serve(uint32_t group, const std::vector<int32_t>& experts, size_t n_transient);
 
+  const Cache& cache() const { return *cache_; }
+  // What the last serve() came to.
+  const Served& last_served() const { return served_; }
+
  private:
   void advise(uint32_t group, int32_t expert, bool keep) const;
   void set_random_access() const;

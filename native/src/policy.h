@@ -38,6 +38,9 @@ struct PolicyReport {
 class Policy {
  public:
   virtual ~Policy() = default;
+  // What is known before the first selection: the uses a token of each of the group's experts. It counts as what was
+  // seen long ago and fades as that does.
+  virtual void prior(uint32_t /*group*/, const double* /*use*/) {}
   // A layer's demand, before hits and misses are told apart. Until served() pins are only added.
   virtual void selected(const Selection& selection) = 0;
   virtual void placed(uint32_t group, int32_t expert, uint32_t slot, bool transient) = 0;

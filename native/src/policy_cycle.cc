@@ -18,6 +18,8 @@ class Cycle final : public RankedPolicy {
   explicit Cycle(const PolicyShape& shape)
       : RankedPolicy(shape), wait_(shape, kFastWeight, kSlowWeight, std::numeric_limits<double>::infinity()) {}
 
+  void prior(uint32_t group, const double* use) override { wait_.prior(group, use, residents()); }
+
   double worth(uint32_t group, int32_t expert) const override {
     return -(ring_distance(group) + wait_.tokens(residents().key(group, expert), 0.0));
   }

@@ -24,8 +24,13 @@ class Herd final : public RankedPolicy {
  public:
   explicit Herd(const PolicyShape& shape)
       : RankedPolicy(shape), n_slots_(shape.n_slots), heat_(residents().n_keys(), 0.0),
-        pinned_(residents().n_keys(), false), n_pinned_(shape.n_expert.size(), 0),
+        used_(residents().n_keys(), false), pinned_(residents().n_keys(), false), n_pinned_(shape.n_expert.size(), 0),
         budgets_(shape.n_expert.size(), 0) {}
+
+  // The first heat; what is pinned for good is still among what was used.
+  void prior(uint32_t group, const double* use) override {
+    std::copy(use, use + residents().n_expert(group), heat_.begin() + residents().first_key(group));
+  }
 
   double worth(uint32_t group, int32_t expert) const override {
     const uint32_t key = residents().key(group, expert);
@@ -56,6 +61,7 @@ class Herd final : public RankedPolicy {
     }
     for (size_t i = selection.n_transient; i < selection.n; ++i) {
       heat[static_cast<size_t>(selection.experts[i])] += kGain;
+      used_[residents().key(group, selection.experts[i])] = true;
     }
     if (n_calls_ < kWarmUpCalls) {
       if (++n_calls_ == kWarmUpCalls) end_warm_up();
@@ -72,12 +78,11 @@ class Herd final : public RankedPolicy {
     ++n_pinned_[group];
   }
 
-  // Only before and at the end of the warm-up: later a heat may have gone to 0.
   std::vector<uint32_t> seen(uint32_t group) const {
     std::vector<uint32_t> keys;
     const uint32_t first = residents().first_key(group);
     for (uint32_t key = first; key < first + residents().n_expert(group); ++key) {
-      if (heat_[key] > 0.0) keys.push_back(key);
+      if (used_[key]) keys.push_back(key);
     }
     return keys;
   }
@@ -132,6 +137,7 @@ class Herd final : public RankedPolicy {
 
   const std::vector<uint32_t> n_slots_;  // [class]
   std::vector<double> heat_;             // [key]
+  std::vector<bool> used_;               // [key]
   std::vector<bool> pinned_;             // [key]
   std::vector<uint32_t> n_pinned_;       // [group]
   std::vector<uint32_t> budgets_;        // [group]

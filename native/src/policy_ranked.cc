@@ -4,6 +4,12 @@
 
 namespace guanaco {
 
+namespace {
+
+constexpr size_t kGuesses = 4;  // victims asked for between two selections, ranked at once
+
+}  // namespace
+
 void VictimList::offer(double value, uint64_t last_use, uint32_t slot) {
   const auto goes_before = [&](const Victim& other) {
     return value > other.value || (value == other.value && last_use < other.last_use);
@@ -62,9 +68,9 @@ int32_t RankedPolicy::victim(uint32_t size_class, const uint32_t* pins) {
     const int32_t slot = list_.best(pins);
     if (slot >= 0) return slot;
   }
-  list_.clear(serving_ ? std::max<size_t>(n_missing_, 1) : 1);
+  list_.clear(serving_ ? std::max<size_t>(n_missing_, 1) : kGuesses);
   rank(size_class, pins, &list_);
-  is_ranked_ = serving_;
+  is_ranked_ = true;
   ranked_class_ = size_class;
   return list_.best(pins);
 }

@@ -70,8 +70,8 @@ class RankedPolicy : public Policy {
   std::vector<double> distance_;  // [group], as of the last selection
   uint32_t group_ = 0;        // last selected
   bool any_selected_ = false;
-  bool serving_ = false;  // between selected() and served() a ranking stays right
-  bool is_ranked_ = false;
+  bool serving_ = false;  // between selected() and served()
+  bool is_ranked_ = false;  // the list is right: up to served(), and from there up to the next selection
   size_t n_missing_ = 1;  // of the last selection: so many victims at most
   uint32_t ranked_class_ = 0;
   VictimList list_;

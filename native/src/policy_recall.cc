@@ -17,6 +17,8 @@ class Recall final : public RankedPolicy {
   explicit Recall(const PolicyShape& shape)
       : RankedPolicy(shape), wait_(shape, kFastWeight, kSlowWeight, kMost), attention_(shape) {}
 
+  void prior(uint32_t group, const double* use) override { wait_.prior(group, use, residents()); }
+
   double worth(uint32_t group, int32_t expert) const override {
     const uint32_t key = residents().key(group, expert);
     return -(ring_distance(group) + wait_.tokens(key, attention_.votes(group, key)));

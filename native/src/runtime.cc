@@ -5,10 +5,19 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <system_error>
+#include <thread>
 
 #include "log.h"
 
 namespace guanaco {
+
+namespace {
+
+constexpr auto kWarmStartPoll = std::chrono::milliseconds(20);  // until the parent says so
+constexpr auto kWarmStartStep = std::chrono::milliseconds(1);
+
+}  // namespace
 
 Runtime* Runtime::start(const char* plan_path) {
   LoadPlan plan;
@@ -20,10 +29,16 @@ Runtime* Runtime::start(const char* plan_path) {
   return new Runtime(std::move(plan));  // lives as long as the process: hooks may run during exit
 }
 
-Runtime::Runtime(LoadPlan plan) : plan_(std::move(plan)), stats_(plan_.stats_path), mappings_(plan_, &stats_) {
+Runtime::Runtime(LoadPlan plan)
+    : plan_(std::move(plan)), stats_(plan_.stats_path), mappings_(plan_, &stats_), warm_start_(plan_, &stats_) {
   for (const DenseRange& range : plan_.dense) stats_->dense_bytes_total += range.nbytes;
   std::string error;
   if (!plan_.replay_path.empty() && !replay_.open(plan_.replay_path, &error)) stats_.fail_load(error);
+}
+
+Runtime::~Runtime() {
+  is_ending_ = true;
+  if (warm_start_thread_.joinable()) warm_start_thread_.join();
 }
 
 bool Runtime::prepare() {
@@ -92,12 +107,38 @@ int Runtime::compute(Scheduler* scheduler, Graph* graph, const void* caller, con
   seam_->use_store(store_.get());
   seam_->use_pagecache(pagecache_.get());
   const auto user = callbacks_.find(scheduler);
-  const uint64_t misses_before = stats_->misses;
   const int status = seam_->compute(scheduler, graph, user == callbacks_.end() ? UserCallback{} : user->second);
-  return stats_->misses == misses_before || still_right() ? status : kStatusFailed;
+  start_warm_start();
+  return stats_->bytes_read == checked_bytes_ || still_right() ? status : kStatusFailed;
+}
+
+void Runtime::start_warm_start() {
+  if (is_warm_started_ || store_ == nullptr || !warm_start_.has_any()) return;
+  is_warm_started_ = true;
+  try {
+    warm_start_thread_ = std::thread([this] { warm_start_loop(); });
+  } catch (const std::system_error&) {
+    stats_->preload_ended = 1;  // a process that may not have more threads starts cold
+  }
+}
+
+void Runtime::warm_start_loop() {
+  while (stats_->warm_start == 0 && !is_ending_) std::this_thread::sleep_for(kWarmStartPoll);
+  const uint64_t graphs_before = stats_->graphs;
+  bool goes_on = true;
+  while (goes_on && !is_ending_) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      // A request reads what it needs itself.
+      goes_on = stats_->graphs == graphs_before && warm_start_.step(store_.get());
+    }
+    if (goes_on) std::this_thread::sleep_for(kWarmStartStep);
+  }
+  stats_->preload_ended = 1;
 }
 
 bool Runtime::still_right() {
+  checked_bytes_ = stats_->bytes_read;
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   std::string error, warning;
   const bool good = watch_.check(static_cast<uint64_t>(std::chrono::nanoseconds(now).count()), &error, &warning);

@@ -3,8 +3,10 @@
 // Owns: the lifetime and the lock. The interposed functions in preload.cc are its only callers.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 
 #include "engine_api.h"
@@ -17,6 +19,7 @@
 #include "seam.h"
 #include "stats.h"
 #include "store.h"
+#include "warm_start.h"
 
 namespace guanaco {
 
@@ -24,6 +27,7 @@ class Runtime {
  public:
   // Null when the environment names no plan. A plan that cannot be read ends the process with a clear line.
   static Runtime* start(const char* plan_path);
+  ~Runtime();
 
   int planned_file(int fd) const { return mappings_.planned_file(fd); }
   // A planned file was mapped whole at `base`. False: the load cannot go on, the reason is in the stats.
@@ -43,6 +47,10 @@ class Runtime {
   explicit Runtime(LoadPlan plan);
   bool prepare();
   bool load_engine(const void* caller, const void* own_compute);
+  // Once, after the first graph: reads likely experts on a thread of its own, from when the parent says so to the first
+  // request.
+  void start_warm_start();
+  void warm_start_loop();
   // After a graph that read experts: are the files behind it still the planned ones?
   bool still_right();
 
@@ -57,10 +65,15 @@ class Runtime {
   std::unique_ptr<Store> store_;
   std::unique_ptr<PageCacheStore> pagecache_;
   std::unique_ptr<Seam> seam_;
+  WarmStart warm_start_;
+  bool is_warm_started_ = false;
+  uint64_t checked_bytes_ = 0;  // read when the files were checked last
   std::mutex mutex_;  // one graph at a time: contexts of a process share the store
   std::unordered_map<Scheduler*, UserCallback> callbacks_;
   enum class Engine { kUnknown, kGood, kBad } engine_ = Engine::kUnknown;
   bool prepared_ = false;
+  std::atomic<bool> is_ending_{false};
+  std::thread warm_start_thread_;
 };
 
 }  // namespace guanaco

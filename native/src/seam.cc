@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "router_scores.h"
+
 namespace guanaco {
 
 namespace {
@@ -21,6 +23,8 @@ uint32_t total_slots(const LoadPlan& plan) {
 
 Seam::Seam(const LoadPlan& plan, const EngineApi& api, const Mappings& mappings, Stats* stats, Replay* replay)
     : plan_(plan), api_(api), mappings_(mappings), stats_(stats), replay_(replay), index_(plan),
+      mini_(api), pilot_(plan, api, &mini_, stats, *replay), overlap_(plan, api, &mini_, stats),
+      recorder_(plan.record_path), heat_(plan),
       trace_layers_(trace_layers(plan.groups)), bound_(plan.groups.size(), 0) {
   uint32_t most_experts = 0;
   uint64_t expected = 0;
@@ -56,9 +60,10 @@ int Seam::compute(Scheduler* scheduler, Graph* graph, const UserCallback& user) 
   user_ = user;
   cursor_ = matched_begin_ = 0;
   failed_ = false;
+  pilot_.begin_graph();
   int64_t n_tokens = 0;
   for (Binding& binding : plan.bindings) {
-    binding.served = false;
+    binding.served = binding.overlaps = false;
     n_tokens = std::max(n_tokens, binding.ids->ne[1]);
   }
   api_.set_eval_callback(scheduler, &Seam::trampoline, this);
@@ -68,6 +73,7 @@ int Seam::compute(Scheduler* scheduler, Graph* graph, const UserCallback& user) 
   current_ = nullptr;
   add((*stats_)->graphs, 1);
   add((*stats_)->tokens, static_cast<uint64_t>(n_tokens));
+  recorder_.end_graph();
   if (replay_->is_open()) replay_->advance(stats_, n_tokens);
   return failed_ ? kStatusFailed : status;
 }
@@ -89,10 +95,10 @@ bool Seam::on_ask(Tensor* tensor) {
         break;
       case EventKind::kUse:
         if (binding.ids_index < 0 && !binding.served && !failed_) serve(&binding);
-        bind(&binding, &binding.uses[events[cursor_].use]);
+        need = bind(&binding, &binding.uses[events[cursor_].use]) || need;
         break;
       case EventKind::kWait:
-        need = need || (binding.lease.active &&
+        need = need || (binding.lease.active && !binding.overlaps &&
                         !store_->arrived(binding.lease, binding.uses[events[cursor_].use].part));
         break;
       case EventKind::kRelease:
@@ -116,8 +122,10 @@ bool Seam::on_computed(Tensor* tensor) {
     if (events[i].kind == EventKind::kIds) {
       release_before(events[i].node_index);
       serve(&binding);
-    } else if (events[i].kind == EventKind::kWait && binding.lease.active) {
-      if (!store_->wait(&binding.lease, binding.uses[events[i].use].part)) fail(store_->take_error());
+    } else if (events[i].kind == EventKind::kUse && binding.uses[events[i].use].taken) {
+      run_taken(&binding, &binding.uses[events[i].use]);
+    } else if (events[i].kind == EventKind::kWait && binding.lease.active && !binding.overlaps) {
+      wait_for(&binding, binding.uses[events[i].use].part);
     } else if (events[i].kind == EventKind::kRelease) {
       release_before(events[i].node_index);
     }
@@ -195,19 +203,47 @@ bool Seam::serve(Binding* binding) {
   }
   const size_t n_transient = distinct(*binding, rows_, &experts_);
   if (pagecache_ != nullptr) {
-    if (!pagecache_->serve(binding->group, experts_, n_transient)) add((*stats_)->unmanaged, binding->uses.size());
+    if (!pagecache_->serve(binding->group, experts_, n_transient)) {
+      add((*stats_)->unmanaged, binding->uses.size());
+    } else {
+      note_served(*binding, n_transient, pagecache_->cache(), pagecache_->last_served());
+    }
     for (const PartUse& use : binding->uses) mark_bound(binding->group, use.part);
     return true;
   }
   if (store_ == nullptr) return true;
+  pilot_.turned_out(*current_, *binding, experts_);
   binding->lease.experts = experts_;
   if (!store_->acquire(binding->group, binding->part_order, n_transient, &binding->lease)) {
     add((*stats_)->unmanaged, binding->uses.size());
     return false;
   }
+  note_served(*binding, n_transient, store_->cache(), store_->last_served());
   write_slot_ids(binding, rows_);
-  if (!store_->wait(&binding->lease, binding->part_order[0])) return fail(store_->take_error());
-  return true;
+  // While this layer's own reads run.
+  pilot_.look_ahead(current_, *binding, replay_row(*binding), store_);
+  binding->overlaps = !store_->arrived(binding->lease, binding->part_order.back()) && overlap_.can_run(*binding);
+  return binding->overlaps || wait_for(binding, binding->part_order[0]);
+}
+
+void Seam::note_served(const Binding& binding, size_t n_transient, const Cache& cache, const Served& served) {
+  heat_.served(cache, {binding.group, experts_.data(), experts_.size(), n_transient});
+  if (!recorder_.is_on() || rows_.empty()) return;
+  read_router_scores(api_, binding.ids, plan_.groups[binding.group].n_expert, rows_, &scores_);
+  const size_t n_used = static_cast<size_t>(binding.ids->ne[0]);
+  recorder_.served({binding.group, n_used, rows_, experts_, n_transient, served.missed, scores_});
+}
+
+bool Seam::wait_for(Binding* binding, uint32_t part) {
+  return store_->wait(&binding->lease, part) || fail(store_->take_error());
+}
+
+// Where the selection's first row is in the replayed trace; -1 when nothing is replayed.
+int64_t Seam::replay_row(const Binding& binding) const {
+  if (!replay_->is_open() || (*stats_)->replay_on == 0) return -1;
+  int64_t n_tokens = 0;
+  for (const Binding& other : current_->bindings) n_tokens = std::max(n_tokens, other.ids->ne[1]);
+  return static_cast<int64_t>((*stats_)->replay_position) + n_tokens - binding.ids->ne[1];
 }
 
 void Seam::write_slot_ids(Binding* binding, const std::vector<int32_t>& rows) {
@@ -249,13 +285,12 @@ void Seam::write_slot_ids(Binding* binding, const std::vector<int32_t>& rows) {
   shadow->data = binding->id_buffer.data();
 }
 
-void Seam::bind(Binding* binding, PartUse* use) {
+// True when the engine has to stop here because the product is ours to compute.
+bool Seam::bind(Binding* binding, PartUse* use) {
   // Not served: left on the file mapping, which stays right.
-  if (failed_ || !binding->lease.active) return;
-  if (!store_->wait(&binding->lease, use->part)) {
-    fail(store_->take_error());
-    return;
-  }
+  if (failed_ || !binding->lease.active) return false;
+  use->taken = binding->overlaps && !store_->arrived(binding->lease, use->part);
+  if (!use->taken && !wait_for(binding, use->part)) return false;
   const uint64_t stride = store_->stride_bytes(binding->group);
   Tensor* shadow = as_tensor(use->shadow);
   std::memcpy(static_cast<void*>(shadow), use->weights, api_.tensor_bytes);
@@ -263,9 +298,21 @@ void Seam::bind(Binding* binding, PartUse* use) {
   shadow->nb[2] = stride;
   shadow->nb[3] = stride * static_cast<size_t>(shadow->ne[2]);
   shadow->data = store_->part_base(binding->group, use->part) + binding->lowest_slot * stride + use->delta;
+  mark_bound(binding->group, use->part);
+  if (use->taken) {
+    use->node->op = api_.op_none;
+    return true;
+  }
   use->node->src[0] = shadow;
   use->node->src[2] = as_tensor(binding->ids_shadow);
-  mark_bound(binding->group, use->part);
+  return false;
+}
+
+void Seam::run_taken(Binding* binding, PartUse* use) {
+  use->node->op = api_.op_mul_mat_id;
+  use->taken = false;
+  std::string error;
+  if (!overlap_.run(binding, use, as_tensor(use->shadow), store_, &error)) fail(error);
 }
 
 void Seam::mark_bound(uint32_t group, uint32_t part) {
@@ -300,7 +347,9 @@ void Seam::put_back() {
   blanked_.clear();
   for (Binding& binding : current_->bindings) {
     if (binding.lease.active) store_->release(&binding.lease);
-    for (const PartUse& use : binding.uses) {
+    for (PartUse& use : binding.uses) {
+      if (use.taken) use.node->op = api_.op_mul_mat_id;
+      use.taken = false;
       use.node->src[0] = use.weights;
       use.node->src[2] = use.ids;
     }

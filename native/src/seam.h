@@ -9,7 +9,11 @@
 #include <vector>
 
 #include "graph_plan.h"
+#include "heat.h"
+#include "overlap.h"
 #include "pagecache.h"
+#include "pilot.h"
+#include "recorder.h"
 #include "replay.h"
 
 namespace guanaco {
@@ -34,10 +38,16 @@ class Seam {
   bool on_ask(Tensor* tensor);
   bool on_computed(Tensor* tensor);
   bool serve(Binding* binding);
+  // Tells whoever looks on how a selection was served.
+  void note_served(const Binding& binding, size_t n_transient, const Cache& cache, const Served& served);
+  // Waits for a part; failing is final for the graph.
+  bool wait_for(Binding* binding, uint32_t part);
+  int64_t replay_row(const Binding& binding) const;
   bool read_ids(const Tensor* ids, std::vector<int32_t>* rows) const;
   size_t distinct(const Binding& binding, const std::vector<int32_t>& rows, std::vector<int32_t>* experts);
   void write_slot_ids(Binding* binding, const std::vector<int32_t>& rows);
-  void bind(Binding* binding, PartUse* use);
+  bool bind(Binding* binding, PartUse* use);
+  void run_taken(Binding* binding, PartUse* use);
   void mark_bound(uint32_t group, uint32_t part);
   void release_before(int node_index);
   void blank(Tensor* tensor);
@@ -54,6 +64,11 @@ class Seam {
   Store* store_ = nullptr;
   PageCacheStore* pagecache_ = nullptr;
   PartIndex index_;
+  MiniGraph mini_;
+  Pilot pilot_;
+  Overlap overlap_;
+  Recorder recorder_;
+  HeatMap heat_;
   std::vector<std::unique_ptr<GraphPlan>> plans_;  // most recent first
   const std::vector<uint32_t> trace_layers_;       // [group] layer of a replayed trace
   std::vector<uint32_t> bound_;                    // [group] bit per part
@@ -69,6 +84,7 @@ class Seam {
   bool failed_ = false;
   std::vector<std::pair<Tensor*, int32_t>> blanked_;  // nodes skipped after a failure, and their operations
   std::vector<int32_t> rows_, experts_;
+  std::vector<float> scores_;  // of the router, parallel to rows_; only while recording
 };
 
 }  // namespace guanaco

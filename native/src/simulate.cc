@@ -109,6 +109,15 @@ guanaco_sim* guanaco_sim_create(const char* policy, uint32_t n_groups, const uin
 
 void guanaco_sim_destroy(guanaco_sim* sim) { delete sim; }
 
+int guanaco_sim_prior(guanaco_sim* sim, uint32_t group, const double* use, uint32_t n) {
+  const auto is_share = [](double value) { return value >= 0 && value <= 1; };
+  if (group >= sim->shape.n_expert.size() || n != sim->shape.n_expert[group] || !std::all_of(use, use + n, is_share)) {
+    return kOutOfRange;
+  }
+  sim->cache->prior(group, use);
+  return 0;
+}
+
 int guanaco_sim_serve(guanaco_sim* sim, uint32_t group, const int32_t* experts, uint32_t n, uint32_t n_transient,
                       uint32_t* victims, uint32_t* n_victims) {
   *n_victims = 0;

@@ -1,54 +1,22 @@
 #include "store.h"
 
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 
 namespace guanaco {
 
 namespace {
 
-constexpr uint32_t kMaxTries = 3;
-
 uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
-
-char* map_anonymous(uint64_t nbytes) {
-  const long at = syscall(SYS_mmap, nullptr, nbytes, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0L);
-  return at == -1 ? nullptr : reinterpret_cast<char*>(at);
-}
-
-// Commits the pages now, so that a budget that cannot be had fails before the port opens.
-bool prefault(char* base, uint64_t nbytes) {
-  madvise(base, nbytes, MADV_HUGEPAGE);
-#ifdef MADV_POPULATE_WRITE
-  if (madvise(base, nbytes, MADV_POPULATE_WRITE) == 0) return true;
-  if (errno != EINVAL) return false;
-#endif
-  for (uint64_t at = 0; at < nbytes; at += kPage) base[at] = 0;
-  return true;
-}
-
-uint64_t largest_unaligned_span(const LoadPlan& plan) {
-  uint64_t span = 0;
-  for (const ExpertGroup& group : plan.groups) {
-    for (const ExpertPart& part : group.parts) {
-      if (part.slice_bytes % kPage != 0) span = std::max(span, page_ceil(part.slice_bytes) + kPage);
-    }
-  }
-  return span;
-}
 
 }  // namespace
 
 Store::Store(const LoadPlan& plan, const OpenFiles& files, ReadBackend* backend, Stats* stats)
-    : plan_(plan), files_(files), backend_(backend), stats_(stats), classes_(plan.classes.size()),
-      cache_(make_cache(plan)) {
+    : plan_(plan), stats_(stats), classes_(plan.classes.size()), cache_(make_cache(plan)),
+      reads_(plan, files, backend, stats) {
   for (size_t i = 0; i < classes_.size(); ++i) {
     classes_[i].plan = &plan.classes[i];
     classes_[i].fills.resize(plan.classes[i].slots);
@@ -56,12 +24,8 @@ Store::Store(const LoadPlan& plan, const OpenFiles& files, ReadBackend* backend,
 }
 
 Store::~Store() {
-  while (backend_->in_flight() > 0) {
-    done_.clear();
-    backend_->collect(true, &done_);
-  }
+  reads_.drain();
   if (arena_ != nullptr) munmap(arena_, arena_map_bytes_);
-  if (staging_ != nullptr) munmap(staging_, staging_map_bytes_);
 }
 
 bool Store::allocate(std::string* error) {
@@ -69,15 +33,10 @@ bool Store::allocate(std::string* error) {
   for (const Class& cls : classes_) total += round_up(cls.plan->slots * cls.plan->stride_bytes, kHugePage);
   arena_map_bytes_ = total + kHugePage;
   arena_ = map_anonymous(arena_map_bytes_);
-  staging_span_ = largest_unaligned_span(plan_);
-  const uint64_t n_staging = staging_span_ == 0 ? 0 : std::max<uint64_t>(1, plan_.staging_bytes / staging_span_);
-  staging_map_bytes_ = n_staging * staging_span_;
-  if (n_staging > 0) staging_ = map_anonymous(staging_map_bytes_);
-  if (arena_ == nullptr || (n_staging > 0 && staging_ == nullptr)) {
+  if (arena_ == nullptr) {
     *error = "cannot map the expert arena of " + std::to_string(total) + " bytes: " + std::strerror(errno);
     return false;
   }
-  for (uint64_t i = n_staging; i > 0; --i) free_staging_.push_back(static_cast<int32_t>(i - 1));
   char* at = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(arena_), kHugePage));
   for (Class& cls : classes_) {
     cls.base = at;
@@ -89,10 +48,7 @@ bool Store::allocate(std::string* error) {
     at += nbytes;
     (*stats_)->slots += cls.plan->slots;
   }
-  if (n_staging > 0 && !prefault(staging_, staging_map_bytes_)) {
-    *error = std::string("cannot commit the staging buffers: ") + std::strerror(errno);
-    return false;
-  }
+  if (!reads_.allocate(error)) return false;
   (*stats_)->arena_bytes = total;
   return true;
 }
@@ -107,17 +63,22 @@ char* Store::part_base(uint32_t group, uint32_t part) const {
 
 bool Store::acquire(uint32_t group, const std::vector<uint32_t>& part_order, size_t n_transient, Lease* lease) {
   collect(false);
-  // Reads that failed while nobody waited may still hold slots; give them back before refusing.
-  while (!cache_->fits(group, lease->experts)) {
-    if (backend_->in_flight() == 0 && queued_.empty()) return false;
-    collect(true);
+  idle_ns_ = reads_.has_demand() ? 0 : now_ns() - std::max(served_ns_, reads_.demand_ended_ns());
+  settle_guesses(group, lease->experts);
+  const std::vector<uint32_t>& order = whole_order(group, part_order);
+  // Reads that nobody waits for any more may still hold slots; give them back before refusing.
+  bool fits = cache_->fits(group, lease->experts);
+  for (; !fits && !reads_.is_idle(); fits = cache_->fits(group, lease->experts)) collect(true);
+  if (!fits) {
+    for (const uint32_t part : order) promote(group, part);
+    start();
+    return false;
   }
   cache_->serve({group, lease->experts.data(), lease->experts.size(), n_transient}, &served_);
   lease->group = group;
   lease->slots = served_.slots;
   lease->loading.clear();
   lease->active = true;
-  const uint32_t n_parts = static_cast<uint32_t>(plan_.groups[group].parts.size());
   std::vector<Fill>& fills = class_of(group).fills;
   for (const size_t i : served_.missed) fill(group, lease->slots[i], false);
   for (const uint32_t slot : lease->slots) {
@@ -126,132 +87,58 @@ bool Store::acquire(uint32_t group, const std::vector<uint32_t>& part_order, siz
     fills[slot].guessed = false;
     add((*stats_)->pilot_useful, 1);
   }
-  const auto queue_missed = [&](uint32_t part) {
-    for (const size_t i : served_.missed) queue_part(group, lease->experts[i], lease->slots[i], part);
-  };
-  for (const uint32_t part : part_order) queue_missed(part);
-  // Products of one expert may go by different selections: a slot always becomes whole.
-  for (uint32_t part = 0; part < n_parts; ++part) {
-    if (std::find(part_order.begin(), part_order.end(), part) == part_order.end()) queue_missed(part);
+  for (const uint32_t part : order) {
+    promote(group, part);
+    for (const size_t i : served_.missed) reads_.demand(pinned_read(group, lease->experts[i], lease->slots[i], part));
   }
-  start_queued();
+  start();
   publish_counts(*cache_, stats_);
+  served_ns_ = now_ns();
   return true;
 }
 
-void Store::queue_part(uint32_t group, int32_t expert, uint32_t slot, uint32_t part) {
-  uint32_t index = 0;
-  if (free_reads_.empty()) {
-    index = static_cast<uint32_t>(reads_.size());
-    reads_.emplace_back();
-  } else {
-    index = free_reads_.back();
-    free_reads_.pop_back();
+const std::vector<uint32_t>& Store::whole_order(uint32_t group, const std::vector<uint32_t>& part_order) {
+  order_ = part_order;
+  for (uint32_t part = 0; part < plan_.groups[group].parts.size(); ++part) {
+    if (std::find(part_order.begin(), part_order.end(), part) == part_order.end()) order_.push_back(part);
   }
-  PartRead& read = reads_[index];
-  read = PartRead{};
-  read.group = group;
-  read.slot = slot;
-  read.part = part;
-  read.expert = expert;
-  read.in_use = true;
+  return order_;
+}
+
+PartRead Store::pinned_read(uint32_t group, int32_t expert, uint32_t slot, uint32_t part) {
+  const Class& cls = class_of(group);
   // Held by the read: never reused while the drive may write into it.
   cache_->pin(cache_->size_class(group), slot);
-  pending_bytes_ += plan_.groups[group].parts[part].slice_bytes;
-  queued_.push_back(index);
+  return {group, slot, part, expert, cls.base + slot * cls.plan->stride_bytes + cls.plan->part_offsets[part]};
 }
 
-void Store::start_queued() {
-  batch_.clear();
-  while (!queued_.empty()) {
-    PartRead& read = reads_[queued_.front()];
-    if (!is_aligned(plan_.groups[read.group].parts[read.part]) && read.staging < 0) {
-      if (free_staging_.empty()) break;
-      read.staging = free_staging_.back();
-      free_staging_.pop_back();
-    }
-    start_part(queued_.front());
-    queued_.pop_front();
-  }
-  if (!batch_.empty()) backend_->submit(batch_);
-}
-
-void Store::start_part(uint32_t index) {
-  PartRead& read = reads_[index];
-  const Class& cls = class_of(read.group);
-  const ExpertPart& part = plan_.groups[read.group].parts[read.part];
-  const uint64_t begin = part.offset + static_cast<uint64_t>(read.expert) * part.slice_bytes;
-  const uint64_t first = page_floor(begin);
-  const uint64_t end = page_ceil(begin + part.slice_bytes);
-  char* destination = read.staging >= 0
-                          ? staging_ + static_cast<uint64_t>(read.staging) * staging_span_
-                          : cls.base + read.slot * cls.plan->stride_bytes + cls.plan->part_offsets[read.part];
-  read.chunks_left = 0;
-  for (uint64_t at = first; at < end; at += plan_.read_chunk_bytes) {
-    Read chunk;
-    chunk.fd = files_.fds[part.file];
-    chunk.offset = at;
-    chunk.nbytes = std::min(plan_.read_chunk_bytes, end - at);
-    chunk.required = std::min(chunk.nbytes, begin + part.slice_bytes - at);
-    chunk.destination = destination + (at - first);
-    chunk.tag = index;
-    batch_.push_back(chunk);
-    ++read.chunks_left;
-    add((*stats_)->bytes_read, std::min(chunk.nbytes, plan_.files[part.file].size_bytes - at));
-  }
+void Store::start() {
+  reads_.start();
+  while (reads_.wants_guess() && begin_guess()) reads_.start();
 }
 
 void Store::collect(bool block) {
   done_.clear();
-  backend_->collect(block, &done_);
-  for (const Completion& completion : done_) {
-    PartRead& read = reads_[completion.tag];
-    int error = completion.error;
-    if (plan_.testing && (*stats_)->fail_reads > 0) {
-      --(*stats_)->fail_reads;
-      error = EIO;
-    }
-    if (error != 0) read.error = error;
-    if (--read.chunks_left == 0) finish_part(static_cast<uint32_t>(completion.tag));
-  }
-  start_queued();
+  reads_.collect(block, &done_);
+  for (const PartDone& done : done_) take_in(done);
+  start();
 }
 
-void Store::finish_part(uint32_t index) {
-  PartRead& read = reads_[index];
-  Class& cls = class_of(read.group);
-  Fill& fill = cls.fills[read.slot];
-  const ExpertPart& part = plan_.groups[read.group].parts[read.part];
-  if (plan_.testing && (*stats_)->fail_slices > 0) {
-    --(*stats_)->fail_slices;
-    read.error = EIO;
-    read.tries = kMaxTries;
-  }
-  if (read.error != 0 && ++read.tries < kMaxTries) {
-    add((*stats_)->read_retries, 1);
-    read.error = 0;
-    queued_.push_front(index);
-    return;
-  }
-  if (read.error != 0) {
-    add((*stats_)->read_errors, 1);
-    fill.failed = true;
-    error_ = "reading expert " + std::to_string(read.expert) + " of " + part.tensor_name + " from " +
-             plan_.files[part.file].path + " failed: " +
-             (read.error == ENODATA ? "the file ends early" : std::strerror(read.error));
-  } else {
-    if (read.staging >= 0) {
-      const uint64_t begin = part.offset + static_cast<uint64_t>(read.expert) * part.slice_bytes;
-      std::memcpy(cls.base + read.slot * cls.plan->stride_bytes + cls.plan->part_offsets[read.part],
-                  staging_ + static_cast<uint64_t>(read.staging) * staging_span_ + begin % kPage, part.slice_bytes);
-    }
+void Store::take_in(const PartDone& done) {
+  const PartRead& read = done.read;
+  Fill& fill = class_of(read.group).fills[read.slot];
+  if (done.error == 0 && !done.is_cancelled) {
     fill.missing &= ~(1u << read.part);
+  } else if (!done.is_cancelled) {
+    fill.failed = true;
+    if (!done.is_guess) {
+      add((*stats_)->read_errors, 1);
+      const ExpertPart& part = plan_.groups[read.group].parts[read.part];
+      error_ = "reading expert " + std::to_string(read.expert) + " of " + part.tensor_name + " from " +
+               plan_.files[part.file].path + " failed: " +
+               (done.error == ENODATA ? "the file ends early" : std::strerror(done.error));
+    }
   }
-  if (read.staging >= 0) free_staging_.push_back(read.staging);
-  pending_bytes_ -= part.slice_bytes;
-  delivered_bytes_ += part.slice_bytes;
-  read.in_use = false;
-  free_reads_.push_back(index);
   cache_->unpin(cache_->size_class(read.group), read.slot);
   if (fill.failed) drop(read.group, read.slot);
 }
@@ -268,31 +155,22 @@ bool Store::arrived(const Lease& lease, uint32_t part) const {
   });
 }
 
+bool Store::has_failed(const Lease& lease) const {
+  const Class& cls = class_of(lease.group);
+  return std::any_of(lease.loading.begin(), lease.loading.end(), [&](uint32_t slot) { return cls.fills[slot].failed; });
+}
+
 bool Store::wait(Lease* lease, uint32_t part) {
-  if (arrived(*lease, part)) return true;
-  const auto start = std::chrono::steady_clock::now();
-  auto last = start;
-  bool in_a_row = false;  // the drive was busy all the time between two deliveries that were both waited for
-  const Class& cls = class_of(lease->group);
-  bool whole = false;
-  while (true) {
-    whole = arrived(*lease, part);
-    const bool failed = std::any_of(lease->loading.begin(), lease->loading.end(),
-                                    [&](uint32_t slot) { return cls.fills[slot].failed; });
-    if (whole || failed) break;
-    const uint64_t before = delivered_bytes_;
-    collect(true);
-    const auto now = std::chrono::steady_clock::now();
-    if (in_a_row) {
-      rate_bytes_ += delivered_bytes_ - before;
-      rate_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(now - last).count());
-    }
-    in_a_row = true;
-    last = now;
+  while (!arrived(*lease, part)) {
+    if (!wait_for_more(lease)) return false;
   }
-  const auto waited = std::chrono::steady_clock::now() - start;
-  add((*stats_)->wait_ns, static_cast<uint64_t>(std::chrono::nanoseconds(waited).count()));
-  return whole;
+  return true;
+}
+
+bool Store::wait_for_more(Lease* lease) {
+  if (has_failed(*lease) || reads_.is_idle()) return false;
+  collect(true);
+  return !has_failed(*lease);
 }
 
 void Store::release(Lease* lease) {
@@ -316,15 +194,78 @@ void Store::fill(uint32_t group, uint32_t slot, bool guessed) {
   fill = Fill{(1u << plan_.groups[group].parts.size()) - 1, false, guessed};
 }
 
-bool Store::prefetch(uint32_t group, const std::vector<uint32_t>& part_order, int32_t expert) {
-  const int32_t slot = cache_->place_guess(group, expert, &served_);
-  if (slot < 0) return false;
-  fill(group, static_cast<uint32_t>(slot), true);
-  for (const uint32_t part : part_order) queue_part(group, expert, static_cast<uint32_t>(slot), part);
-  for (uint32_t part = 0; part < plan_.groups[group].parts.size(); ++part) {
-    if (std::find(part_order.begin(), part_order.end(), part) == part_order.end()) {
-      queue_part(group, expert, static_cast<uint32_t>(slot), part);
+void Store::guess(uint32_t group, const std::vector<uint32_t>& part_order, const std::vector<int32_t>& experts,
+                  uint64_t most_bytes) {
+  guesses_.group = group;
+  guesses_.part_order = whole_order(group, part_order);
+  guesses_.experts.assign(experts.begin(), experts.end());
+  reads_.limit_guesses(most_bytes);
+  start();
+}
+
+// Takes a slot for the best guess left. It is kept until the selection is known: a policy may well find an expert that
+// is hardly used the best to give up. False when there is no guess left that may have a slot.
+bool Store::begin_guess() {
+  while (!guesses_.experts.empty()) {
+    const int32_t expert = guesses_.experts.front();
+    guesses_.experts.pop_front();
+    const int32_t placed = cache_->place_guess(guesses_.group, expert, &guess_served_);
+    if (placed < 0) continue;
+    const uint32_t slot = static_cast<uint32_t>(placed);
+    cache_->pin(cache_->size_class(guesses_.group), slot);
+    held_.push_back({guesses_.group, slot, expert});
+    fill(guesses_.group, slot, true);
+    for (const uint32_t part : guesses_.part_order) reads_.guess(pinned_read(guesses_.group, expert, slot, part));
+    add((*stats_)->pilot_slices, guesses_.part_order.size());
+    return true;
+  }
+  return false;
+}
+
+// Which guesses were right is known.
+void Store::settle_guesses(uint32_t group, const std::vector<int32_t>& experts) {
+  guesses_.experts.clear();
+  promoted_.clear();
+  for (const Held& held : held_) {
+    const uint32_t size_class = cache_->size_class(held.group);
+    const Fill& fill = classes_[size_class].fills[held.slot];
+    cache_->unpin(size_class, held.slot);
+    const bool is_wanted =
+        held.group == group && std::find(experts.begin(), experts.end(), held.expert) != experts.end();
+    if (fill.missing == 0 && !fill.failed) continue;
+    if (is_wanted && !fill.failed) {
+      promoted_.push_back(held.slot);
+    } else {
+      abandon_guess(held);
     }
+  }
+  held_.clear();
+}
+
+void Store::promote(uint32_t group, uint32_t part) {
+  for (const uint32_t slot : promoted_) reads_.promote(group, slot, part);
+}
+
+void Store::abandon_guess(const Held& held) {
+  Fill& fill = class_of(held.group).fills[held.slot];
+  done_.clear();
+  uint64_t nbytes = reads_.cancel(held.group, held.slot, &done_);
+  for (uint32_t part = 0; part < plan_.groups[held.group].parts.size(); ++part) {
+    if ((fill.missing >> part & 1u) == 0) nbytes += plan_.groups[held.group].parts[part].slice_bytes;
+  }
+  add((*stats_)->pilot_wasted, 1);
+  add((*stats_)->pilot_wasted_bytes, nbytes);
+  fill = Fill{fill.missing, true, false};
+  for (const PartDone& done : done_) take_in(done);
+  if (fill.failed) drop(held.group, held.slot);
+}
+
+bool Store::preload(uint32_t group, int32_t expert) {
+  const int32_t slot = cache_->place_empty(group, expert);
+  if (slot < 0) return false;
+  fill(group, static_cast<uint32_t>(slot), false);
+  for (const uint32_t part : whole_order(group, {})) {
+    reads_.demand(pinned_read(group, expert, static_cast<uint32_t>(slot), part));
   }
   return true;
 }
@@ -333,15 +274,6 @@ uint64_t Store::expert_bytes(uint32_t group) const {
   uint64_t nbytes = 0;
   for (const ExpertPart& part : plan_.groups[group].parts) nbytes += part.slice_bytes;
   return nbytes;
-}
-
-bool Store::take_drive_rate(uint64_t* nbytes, uint64_t* elapsed_ns) {
-  constexpr uint64_t kEnough = 1u << 20;
-  if (rate_bytes_ < kEnough || rate_ns_ == 0) return false;
-  *nbytes = rate_bytes_;
-  *elapsed_ns = rate_ns_;
-  rate_bytes_ = rate_ns_ = 0;
-  return true;
 }
 
 std::string Store::take_error() {

@@ -1,8 +1,8 @@
 // The expert store: a fixed arena of slots, and the reads that fill them.
 //
-// Owns: the arena, reads in flight and the I/O counters. Leaves residency, pins and victims to the Cache and the
-// meaning of graphs to the seam. Refuses: to hand out a slot that is not whole, to reuse a slot that is pinned or
-// being read into, to grow. Used from one thread at a time.
+// Owns: the arena, and which parts of which slot are whole. Leaves residency, pins and victims to the Cache, reading to
+// PartReads and the meaning of graphs to the seam. Refuses: to hand out a slot that is not whole, to reuse a slot that
+// is pinned or being read into, to grow. Used from one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 
 #include "cache.h"
 #include "io.h"
+#include "part_reads.h"
 #include "plan.h"
 #include "stats.h"
 
@@ -46,17 +47,36 @@ class Store {
   // Waits for it. False when a read failed for good; the experts concerned are then not resident.
   bool wait(Lease* lease, uint32_t part);
   void release(Lease* lease);
+  // For a caller that uses the experts of a lease one by one: is this part of this slot whole?
+  bool has_part(uint32_t group, uint32_t slot, uint32_t part) const {
+    const Fill& fill = class_of(group).fills[slot];
+    return (fill.missing >> part & 1u) == 0 && !fill.failed;
+  }
+  // Waits until something more of what is being read has arrived. False when a read of this lease failed for good.
+  bool wait_for_more(Lease* lease);
 
-  // Starts making room for an expert that a later selection may want; start_guesses() then reads all such. False when
-  // it is resident, or when no slot may be given up for a guess.
-  bool prefetch(uint32_t group, const std::vector<uint32_t>& part_order, int32_t expert);
-  void start_guesses() { start_queued(); }
+  // Guesses which experts of a later selection will be wanted, best first; replaces earlier guesses that were not begun.
+  // They are read, up to `most_bytes` at a time, while nothing demanded is missing. The next acquire() decides: what it
+  // wants of them becomes demand, of the others nothing more is read, and their slots may be taken again.
+  void guess(uint32_t group, const std::vector<uint32_t>& part_order, const std::vector<int32_t>& experts,
+             uint64_t most_bytes);
+  // Queues the reads of an expert into an empty slot; start() hands them to the drive. False when it is resident, or
+  // when no slot is empty.
+  bool preload(uint32_t group, int32_t expert);
+  void start();
+  // Takes in what has arrived and starts what was waiting; never blocks.
+  void poll() { collect(false); }
   uint64_t expert_bytes(uint32_t group) const;
   // Of reads that are queued or in flight.
-  uint64_t pending_bytes() const { return pending_bytes_; }
-  // What the drive delivered while it was waited for, since the last call; false when that was too little to tell.
-  bool take_drive_rate(uint64_t* nbytes, uint64_t* elapsed_ns);
+  uint64_t pending_bytes() const { return reads_.pending_bytes(); }
+  // What the drive delivered while it was busy, since the last call; false when that was too little to tell.
+  bool take_drive_rate(uint64_t* nbytes, uint64_t* elapsed_ns) { return reads_.take_drive_rate(nbytes, elapsed_ns); }
+  // How long nothing demanded was missing before the last acquire(): the time that guesses have.
+  uint64_t idle_ns() const { return idle_ns_; }
 
+  const Cache& cache() const { return *cache_; }
+  // What the last acquire() came to.
+  const Served& last_served() const { return served_; }
   int32_t slot_of(uint32_t group, int32_t expert) const { return cache_->slot_of(group, expert); }
   // Where part `part` of slot 0 begins; slots lie stride_bytes(group) apart.
   char* part_base(uint32_t group, uint32_t part) const;
@@ -75,47 +95,47 @@ class Store {
     char* base = nullptr;
     std::vector<Fill> fills;  // [slot]
   };
-  struct PartRead {
-    uint32_t group = 0, slot = 0, part = 0;
+  struct Guesses {  // not begun, the best first
+    uint32_t group = 0;
+    std::vector<uint32_t> part_order;
+    std::deque<int32_t> experts;
+  };
+  struct Held {  // a guess that was begun; it keeps its slot up to the next acquire()
+    uint32_t group = 0, slot = 0;
     int32_t expert = -1;
-    uint32_t chunks_left = 0;
-    uint32_t tries = 0;
-    int error = 0;
-    int32_t staging = -1;
-    bool in_use = false;
   };
 
   const Class& class_of(uint32_t group) const { return classes_[plan_.groups[group].size_class]; }
   Class& class_of(uint32_t group) { return classes_[plan_.groups[group].size_class]; }
   bool is_aligned(const ExpertPart& part) const { return part.slice_bytes % kPage == 0; }
-  void queue_part(uint32_t group, int32_t expert, uint32_t slot, uint32_t part);
-  void start_queued();
-  void start_part(uint32_t index);
+  // All parts, in the order of `part_order`, those it does not name last: a slot always becomes whole.
+  const std::vector<uint32_t>& whole_order(uint32_t group, const std::vector<uint32_t>& part_order);
+  PartRead pinned_read(uint32_t group, int32_t expert, uint32_t slot, uint32_t part);
   void collect(bool block);
-  void finish_part(uint32_t index);
+  void take_in(const PartDone& done);
+  bool has_failed(const Lease& lease) const;
   void drop(uint32_t group, uint32_t slot);
   void fill(uint32_t group, uint32_t slot, bool guessed);
+  bool begin_guess();
+  void settle_guesses(uint32_t group, const std::vector<int32_t>& experts);
+  void promote(uint32_t group, uint32_t part);
+  void abandon_guess(const Held& held);
 
   const LoadPlan& plan_;
-  const OpenFiles& files_;
-  ReadBackend* const backend_;
   Stats* const stats_;
   char* arena_ = nullptr;
   uint64_t arena_map_bytes_ = 0;
   std::vector<Class> classes_;
   std::unique_ptr<Cache> cache_;
-  Served served_;
-  std::vector<PartRead> reads_;
-  std::vector<uint32_t> free_reads_;
-  std::deque<uint32_t> queued_;  // waiting for a staging buffer, or for start_queued()
-  std::vector<Read> batch_;      // gathered for one submission
-  std::vector<Completion> done_;
-  char* staging_ = nullptr;
-  uint64_t staging_span_ = 0, staging_map_bytes_ = 0;
-  std::vector<int32_t> free_staging_;
+  Served served_, guess_served_;
+  PartReads reads_;
+  std::vector<PartDone> done_;
+  std::vector<uint32_t> order_;
+  Guesses guesses_;
+  std::vector<Held> held_;
+  std::vector<uint32_t> promoted_;  // slots of guesses that the selection being served wants
+  uint64_t idle_ns_ = 0, served_ns_ = 0;
   std::string error_;
-  uint64_t pending_bytes_ = 0, delivered_bytes_ = 0;
-  uint64_t rate_bytes_ = 0, rate_ns_ = 0;
 };
 
 }  // namespace guanaco

@@ -1,5 +1,7 @@
 #include "use_rates.h"
 
+#include <algorithm>
+
 namespace guanaco {
 
 namespace {
@@ -27,6 +29,10 @@ UseRates::UseRates(const PolicyShape& shape) {
   first_key_.push_back(n_keys);
   fast_.assign(n_keys, 0.0);
   slow_.assign(n_keys, 0.0);
+}
+
+void UseRates::prior(uint32_t group, const double* use) {
+  std::copy(use, use + (first_key_[group + 1] - first_key_[group]), slow_.begin() + first_key_[group]);
 }
 
 void UseRates::selected(const Selection& selection) {

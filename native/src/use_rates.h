@@ -15,6 +15,8 @@ class UseRates {
  public:
   explicit UseRates(const PolicyShape& shape);
 
+  // Starting values of the group's slow rates.
+  void prior(uint32_t group, const double* use);
   void selected(const Selection& selection);
   // Of the group's experts, in order.
   const double* fast(uint32_t group) const { return fast_.data() + first_key_[group]; }

@@ -15,6 +15,8 @@ extern "C" {
 GUANACO_API int guanaco_abi_version(void);
 /* 1 when the library was built with io_uring. */
 GUANACO_API int guanaco_has_uring(void);
+/* What one turn of a spin loop takes on this processor, in picoseconds; measured for about half a millisecond. */
+GUANACO_API unsigned long guanaco_spin_turn_ps(void);
 /* Size of the shared counter block in bytes. */
 GUANACO_API unsigned long guanaco_stats_bytes(void);
 /* 1 when the plan file at `path` would be accepted. Else 0, and one line of reason in the `error_bytes` at `error`
@@ -29,6 +31,9 @@ GUANACO_API guanaco_sim* guanaco_sim_create(const char* policy, uint32_t n_group
                                             const uint32_t* size_class, const uint32_t* top_k, uint32_t n_classes,
                                             const uint32_t* n_slots, char* error, unsigned long error_bytes);
 GUANACO_API void guanaco_sim_destroy(guanaco_sim* sim);
+/* Before the first selection: how often each of the `n` experts of a group is likely to be used a token, 0 to 1. Returns 0;
+ * -2 when a number is out of range. */
+GUANACO_API int guanaco_sim_prior(guanaco_sim* sim, uint32_t group, const double* use, uint32_t n);
 /* Serves one layer's distinct experts; the first `n_transient` belong to a prompt batch only. Returns how many were not
  * resident; -1 when they are more than the class has slots, -2 when a number is out of range; nothing has changed then.
  * `victims` has room for n; it gets the experts evicted, in order, as group << 16 | expert, `n_victims` their number. */
