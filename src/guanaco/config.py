@@ -13,7 +13,8 @@ from pathlib import Path
 LOAD_MODES = ("auto", "streaming", "mmap")
 IO_MODES = ("auto", "uring", "threads", "buffered", "pagecache")
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-POLICIES = ("lru",)
+POLICIES = ("recall", "cycle", "lru", "lfu", "herd")
+PILOTS = ("auto", "gate", "transition", "off")
 FLASH_ATTN = ("auto", "on", "off")
 POOLING = ("none", "mean", "cls", "last", "rank")
 _PLAIN_KV_TYPES = ("f32", "f16", "bf16")
@@ -30,7 +31,10 @@ class LoadConfig:
     load_mode: str = "auto"
     io: str = "auto"
     max_experts: int = -1  # arena of N experts per MoE layer; -1: from the budget
-    policy: str = "lru"
+    policy: str = "recall"
+    pilot: str = "auto"  # whose guesses of the next layer's experts are read early
+    pilot_mass: float = 0.9  # learned transitions are followed until this much of their probability is covered
+    imatrix: bool = True  # start with the experts that the imatrix beside the model, or earlier use, names
     n_ctx: int | None = None
     n_batch: int = 2048
     n_ubatch: int = 512
@@ -59,6 +63,7 @@ class LoadConfig:
             ("load mode", self.load_mode, LOAD_MODES),
             ("io mode", self.io, IO_MODES),
             ("policy", self.policy, POLICIES),
+            ("pilot", self.pilot, PILOTS),
             ("K cache type", self.cache_type_k, KV_TYPES),
             ("V cache type", self.cache_type_v, KV_TYPES),
             ("flash attention", self.flash_attn, FLASH_ATTN),
@@ -94,6 +99,8 @@ class LoadConfig:
                 return f"{name} must be at least 1, not {count}"
         if self.ctx_checkpoints is not None and self.ctx_checkpoints < 0:
             return f"context checkpoints must be 0 or more, not {self.ctx_checkpoints}"
+        if not 0 < self.pilot_mass <= 1:
+            return f"pilot mass must be above 0 and at most 1, not {self.pilot_mass:g}"
         if self.flash_attn == "off" and self.cache_type_v not in _PLAIN_KV_TYPES:
             return f"V cache type {self.cache_type_v} needs flash attention; drop '-fa off' or use -ctv f16"
         if self.pooling is not None and not self.embeddings:

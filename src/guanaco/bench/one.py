@@ -31,7 +31,6 @@ from guanaco.planner.placement import plan as make_plan
 from guanaco.planner.plan import Plan
 from guanaco.planner.slots import expert_classes, group_classes
 
-_NO_LIMIT_BYTES = 1 << 50
 _FIRST_PLAIN_TOKEN = 1000  # past the special tokens of any vocabulary used here
 
 
@@ -57,7 +56,7 @@ class RunSpec:
 def plan_for(spec: RunSpec, way: Way, model: ModelMap) -> tuple[LoadConfig, Plan]:
     """The configuration and plan of this way: the same sizes for every way, streaming or not."""
     if way.all_in_slots:
-        spec = replace(spec, max_experts=model.n_expert, memory_bytes=_NO_LIMIT_BYTES)
+        spec = replace(spec, max_experts=model.n_expert, memory_bytes=detect().ram_available_bytes or spec.memory_bytes)
     config = LoadConfig(
         model=Path(spec.model),
         memory_bytes=spec.memory_bytes,

@@ -22,6 +22,7 @@ from guanaco.engine import native
 from guanaco.engine.exits import describe_exit
 from guanaco.engine.launch import RunFiles, worker_environment
 from guanaco.engine.native import NativeStats, StatsFile
+from guanaco.engine.spin import spin_count
 from guanaco.errors import EngineError, UsageError, WorkerDiedError
 
 _GROUPS = ("model", "load")
@@ -57,7 +58,7 @@ def exec_command(command: tuple[str, ...], **given: Any) -> None:
     ended = _run(command, loadable)
     problem = _streaming_problem(command[0], ended.stats)
     if ended.stats is not None and ended.stats.state != "idle":
-        log.logger.info("%s", log.final_line(ended.stats))
+        log.logger.info("%s", log.final_line(ended.stats, ()))
     if problem is not None and ended.code == 0:
         raise problem
     if problem is not None:
@@ -106,11 +107,15 @@ def _run(command: tuple[str, ...], loadable: Loadable) -> _Ended:
             files.stats,
             engine="llama.cpp",
             policy=loadable.config.policy,
+            pilot=loadable.config.pilot,
+            pilot_mass=loadable.config.pilot_mass,
         )
         with files.writing():
             files.plan.write_text(text)
             library = files.preloadable(library)
-        environment = worker_environment(os.environ, library=library, plan_file=files.plan, verbose=True)
+        environment = worker_environment(
+            os.environ, library=library, plan_file=files.plan, verbose=True, spin_count=spin_count()
+        )
         try:
             process = subprocess.Popen(command, env=environment)
         except OSError as problem:

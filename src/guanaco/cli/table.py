@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guanaco.cli import values
-from guanaco.config import IO_MODES, KV_TYPES, LOAD_MODES, POOLING
+from guanaco.config import IO_MODES, KV_TYPES, LOAD_MODES, POLICIES, POOLING
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,14 @@ SETTINGS: tuple[Setting, ...] = (
          "How experts are read: auto, uring, threads, buffered, pagecache."),
     _row("load.io", "", "GUANACO_IO_URING", values.boolean, "", "0: thread pool instead of io_uring.",
          meanings=((True, "auto"), (False, "threads"))),
-    _row("load.policy", "--policy", "GUANACO_POLICY", values.only("lru", "policy"), "NAME",
-         "Which experts stay in RAM; lru in this version."),
+    _row("load.policy", "--policy", "GUANACO_POLICY", values.choice(*POLICIES), "NAME",
+         "Which experts stay in RAM: recall, cycle, lru, lfu or herd."),
+    _row("load.pilot", "--pilot", "GUANACO_PILOT", values.pilot, "MODE",
+         "Read the next layer's experts early: auto, gate, transition, off. GUANACO_PILOT=0: off."),
+    _row("load.pilot_mass", "", "GUANACO_PILOT_MASS", values.number, "P",
+         "Learned transitions are followed until this much of their probability is covered."),
+    _row("load.imatrix", "", "GUANACO_IMATRIX", values.boolean, "",
+         "0: neither read the imatrix beside the model, nor keep which experts are used."),
     # llama-server's names.
     _row("load.n_ctx", "-c --ctx-size", "LLAMA_ARG_CTX_SIZE", values.integer, "N",
          "Context size in tokens; 0: as trained."),
@@ -135,9 +141,6 @@ SETTINGS: tuple[Setting, ...] = (
     # Known, but not yet.
     _later("-hf -hfr --hf-repo", "LLAMA_ARG_HF_REPO",
            "download the model yourself and name its .gguf file"),
-    _later("--pilot", "GUANACO_PILOT", "experts are read when the router picks them; drop it"),
-    _later("", "GUANACO_PILOT_MASS", "experts are not predicted; drop it"),
-    _later("", "GUANACO_IMATRIX", "the imatrix beside a model is not read; drop it"),
 )  # fmt: skip
 
 

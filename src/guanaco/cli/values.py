@@ -39,6 +39,11 @@ def boolean(word: str) -> bool:
     raise ValueError(f"{word!r} is neither on (1) nor off (0)")
 
 
+def pilot(word: str) -> str:
+    """A mode, or on (auto) and off as numbers."""
+    return {"0": "off", "1": "auto", "on": "auto"}.get(word.lower(), word.lower())
+
+
 def integer(word: str) -> int:
     try:
         return int(word)
