@@ -113,9 +113,9 @@ def smallest_budget(model: ModelMap, flags: Sequence[str]) -> tuple[int, Check]:
 
 
 def ladder(model: ModelMap, smallest: int, steps: int) -> list[int]:
-    """Budgets from the smallest the plan accepts to 60 % of the file, evenly spaced."""
+    """Budgets from 60 % of the file down to the smallest the plan accepts, evenly spaced: the slowest last."""
     largest = sum(file.size_bytes for file in model.files) * 6 // 10
-    return [smallest + (largest - smallest) * step // max(1, steps - 1) for step in range(steps)]
+    return [smallest + (largest - smallest) * step // max(1, steps - 1) for step in reversed(range(steps))]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -111,9 +111,21 @@ class UringBackend final : public ReadBackend {
 
 }  // namespace
 
+namespace {
+
+// A finished read need not interrupt the thread that computes: it is taken when somebody looks (Linux 5.19 on).
+bool init_ring(uint32_t depth, io_uring* ring) {
+#if defined(IORING_SETUP_COOP_TASKRUN) && defined(IORING_SETUP_TASKRUN_FLAG)
+  if (io_uring_queue_init(depth, ring, IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG) == 0) return true;
+#endif
+  return io_uring_queue_init(depth, ring, 0) == 0;
+}
+
+}  // namespace
+
 std::unique_ptr<ReadBackend> make_uring_backend(uint32_t depth) {
   io_uring ring;
-  if (io_uring_queue_init(depth, &ring, 0) < 0) return nullptr;
+  if (!init_ring(depth, &ring)) return nullptr;
   // Some filters allow the ring and refuse to enter it: waiting would then never end.
   io_uring_prep_nop(io_uring_get_sqe(&ring));
   io_uring_cqe* cqe = nullptr;
