@@ -37,7 +37,7 @@ def engine_report(
     cache_dir: Path | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> EngineReport:
-    """What the engine says about ``request``; blocks for about a second unless it was asked before.
+    """What the engine says about ``request``; blocks for up to two seconds unless it was asked before.
 
     Raises EngineError when the engine refuses the model or dies on it.
     """
