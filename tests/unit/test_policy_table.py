@@ -11,8 +11,10 @@ import pytest
 from guanaco.engine.native import library_path
 from guanaco.simulator.replay import replay, shape_for
 from guanaco.simulator.trace import Trace, read_trace
+from tests.support import markdown
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
+DOCS = Path(__file__).parents[2] / "docs"
 QWEN, KIMI = TRACES / "qwen3-30b-a3b.route.csv", TRACES / "kimi-linear-48b.jsonl"
 
 # Percent resident -> hit rate in percent of lru, lfu, cycle, belady.
@@ -76,3 +78,14 @@ def test_below_one_token_cycle_lru_never_hits() -> None:
     one_layer_less = (trace.n_layer - 1) * trace.top_k
     shape = shape_for(trace, Fraction(one_layer_less, trace.n_layer * trace.n_expert))
     assert replay(library_path(), "lru", trace, shape).hits == 0
+
+
+def test_the_page_shows_what_is_measured() -> None:
+    rows = markdown.rows(markdown.section((DOCS / "cache.md").read_text(), "What they reach"))
+    named = {"Qwen3-30B-A3B": QWEN, "Kimi-Linear-48B": KIMI}
+    shown = [row for row in rows if row[0] in named]
+    assert len(shown) == 2 * 5
+    for name, percent, *cells in shown:
+        for policy, cell in zip(("lru", "lfu", "herd", "cycle", "recall", "belady"), cells, strict=True):
+            found = hit_percent(named[name], percent.removesuffix(" %"), policy)
+            assert found == pytest.approx(float(cell.strip("*")), abs=0.051), (name, percent, policy)
