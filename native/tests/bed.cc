@@ -110,13 +110,17 @@ std::string Bed::slice(uint32_t group, uint32_t part, int32_t expert) const {
 
 std::string Bed::text() const {
   static const char* const kModes[] = {"auto", "uring", "threads", "buffered", "pagecache"};
+  static const char* const kPilots[] = {"off", "gate", "transition", "auto"};
   std::ostringstream out;
   out << "guanaco-plan 1\nio " << kModes[static_cast<int>(plan.io)] << "\nio_threads " << plan.io_threads
       << "\nqueue_depth " << plan.queue_depth << "\nread_chunk_bytes " << plan.read_chunk_bytes << "\nstaging_bytes "
       << plan.staging_bytes << "\nbatch_tokens " << plan.batch_tokens << "\ntesting " << plan.testing << "\nmanage "
-      << plan.manage << "\npolicy " << plan.policy << "\n";
+      << plan.manage << "\npolicy " << plan.policy << "\npilot " << kPilots[static_cast<int>(plan.pilot)] << "\npilot_mass "
+      << plan.pilot_mass << "\noverlap " << plan.overlap << "\nthreads " << plan.threads << "\n";
   if (!plan.stats_path.empty()) out << "stats " << plan.stats_path << "\n";
   if (!plan.replay_path.empty()) out << "replay " << plan.replay_path << "\n";
+  if (!plan.record_path.empty()) out << "record " << plan.record_path << "\n";
+  if (!plan.heat_path.empty()) out << "heat " << plan.heat_path << "\n";
   if (!plan.engine.empty()) out << "engine " << plan.engine << "\n";
   for (const PlanFile& file : plan.files) {
     out << "file " << file.device << " " << file.inode << " " << file.size_bytes << " " << file.mtime_ns << " "
@@ -137,6 +141,11 @@ std::string Bed::text() const {
     for (const auto& part : group.parts) {
       out << "part " << part.role << " " << part.file << " " << part.offset << " " << part.slice_bytes << " "
           << part.tensor_name << "\n";
+    }
+    if (!group.prior.empty()) {
+      out << "prior " << &group - plan.groups.data();
+      for (const double use : group.prior) out << " " << use;
+      out << "\n";
     }
   }
   return out.str();

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <thread>
 
 #include "engine_rig.h"
@@ -230,4 +232,104 @@ TEST(runtime_from_several_threads) {
   for (Context& context : contexts) rig.check_products(context.graph, context.scheduler);
   CHECK_EQ((*process.stats)->graphs.load(), 2 * kRounds);
   CHECK_EQ((*process.stats)->unmanaged.load(), 0);
+}
+
+namespace {
+
+bool within_seconds(const std::function<bool()>& condition) {
+  for (int i = 0; i < 5000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return condition();
+}
+
+// Two layers of which experts 3 to 6 are likely.
+void expect_use(EngineRig* rig) {
+  rig->bed.plan.io = guanaco::IoMode::kThreads;
+  for (auto& group : rig->bed.plan.groups) {
+    group.top_k = 2;
+    group.prior.assign(16, 0.0);
+    for (size_t expert = 3; expert < 7; ++expert) group.prior[expert] = 0.5;
+  }
+}
+
+}  // namespace
+
+TEST(runtime_reads_likely_experts_once_it_is_told) {
+  EngineRig rig(2, 12);
+  expect_use(&rig);
+  Process process(&rig);
+  REQUIRE(process.load());
+  guanaco::StatsBlock& stats = **process.stats;
+  guanaco::Scheduler scheduler;
+  TestGraph graph;
+  rig.add_layer(&graph, 0, {{0, 1}});
+  rig.add_layer(&graph, 1, {{0, 3}});
+  CHECK_EQ(process.compute(&scheduler, &graph), 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK_EQ(stats.preloaded.load() + stats.preload_ended.load(), 0);
+  stats.warm_start = 1;
+  CHECK(within_seconds([&] { return stats.preload_ended != 0; }));
+  CHECK_EQ(stats.preloaded.load(), 7);  // 3 of layer 1 is there
+  const uint64_t read = stats.bytes_read, misses = stats.misses;
+  graph.select(&graph.layers[0], {{3, 4}});
+  graph.select(&graph.layers[1], {{5, 6}});
+  CHECK_EQ(process.compute(&scheduler, &graph), 0);
+  rig.check_products(graph, scheduler);
+  CHECK_EQ(stats.bytes_read.load(), read);
+  CHECK_EQ(stats.misses.load(), misses);
+}
+
+TEST(runtime_leaves_the_drive_to_the_first_request) {
+  EngineRig rig(2, 12);
+  expect_use(&rig);
+  Process process(&rig);
+  REQUIRE(process.load());
+  guanaco::StatsBlock& stats = **process.stats;
+  guanaco::Scheduler scheduler;
+  TestGraph graph;
+  rig.add_layer(&graph, 0, {{0, 1}});
+  rig.add_layer(&graph, 1, {{0, 3}});
+  stats.warm_start = 1;
+  for (int32_t round = 0; round < 200; ++round) {
+    graph.select(&graph.layers[0], {{round % 16, (round + 3) % 16}});
+    graph.select(&graph.layers[1], {{round % 7, 8 + round % 5}});
+    CHECK_EQ(process.compute(&scheduler, &graph), 0);
+    rig.check_products(graph, scheduler);
+  }
+  CHECK(within_seconds([&] { return stats.preload_ended != 0; }));
+  CHECK(stats.preloaded <= 8);
+  CHECK_EQ(stats.hits.load() + stats.misses.load(), stats.accesses.load());
+}
+
+TEST(runtime_may_end_before_it_is_told) {
+  EngineRig rig(1, 12);
+  expect_use(&rig);
+  Process process(&rig);
+  REQUIRE(process.load());
+  guanaco::Scheduler scheduler;
+  TestGraph graph;
+  rig.add_layer(&graph, 0, {{0, 1}});
+  CHECK_EQ(process.compute(&scheduler, &graph), 0);
+}
+
+// What was read without a miss of the running graph is checked too.
+TEST(runtime_notices_a_changed_file_behind_likely_experts) {
+  EngineRig rig(2, 12);
+  expect_use(&rig);
+  Process process(&rig);
+  REQUIRE(process.load());
+  guanaco::StatsBlock& stats = **process.stats;
+  guanaco::Scheduler scheduler;
+  TestGraph graph;
+  rig.add_layer(&graph, 0, {{3, 4}});
+  rig.add_layer(&graph, 1, {{3, 4}});
+  CHECK_EQ(process.compute(&scheduler, &graph), 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // another time of change
+  rig.bed.dir.write_pattern("model-0.gguf", 0, process.nbytes());
+  stats.warm_start = 1;
+  CHECK(within_seconds([&] { return stats.preload_ended != 0; }));
+  CHECK_EQ(stats.preloaded.load(), 4);
+  graph.select(&graph.layers[0], {{5, 6}});
+  graph.select(&graph.layers[1], {{5, 6}});
+  CHECK_EQ(process.compute(&scheduler, &graph), kStatusFailed);
+  CHECK_CONTAINS(process.error(), "model-0.gguf");
 }
