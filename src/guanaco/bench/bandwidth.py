@@ -20,6 +20,9 @@ from typing import Any
 from guanaco.errors import EngineError
 from guanaco.model.map import ModelMap
 
+BOUND_FIELDS = (
+    "budget", "way", "token_s", "compute_s", "bytes_per_token", "drive_bytes_per_s", "drive_s", "over_bound",
+)  # fmt: skip
 DEPTHS = (1, 2, 4, 8, 16, 32)
 _PAGE = 4096
 
@@ -103,16 +106,8 @@ def bound_lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             token_s = 1 / median(row["decode_tps"] for row in mine)
             nbytes = median(row["bytes_per_token"] for row in mine)
             drive = median(row["drive_bytes_per_s"] for row in mine)
-            lines.append(
-                {
-                    "budget": budget,
-                    "way": way,
-                    "token_s": token_s,
-                    "compute_s": compute_s,
-                    "bytes_per_token": nbytes,
-                    "drive_bytes_per_s": drive,
-                    "drive_s": nbytes / drive,
-                    "over_bound": token_s / max(compute_s, nbytes / drive),
-                }
-            )
+            drive_s = nbytes / drive
+            over = token_s / max(compute_s, drive_s)
+            figures = (budget, way, token_s, compute_s, nbytes, drive, drive_s, over)
+            lines.append(dict(zip(BOUND_FIELDS, figures, strict=True)))
     return lines

@@ -31,6 +31,7 @@ from guanaco.planner.placement import plan as make_plan
 from guanaco.planner.plan import Plan
 from guanaco.planner.slots import expert_classes, group_classes
 
+PILOT_FIGURES = ("slices", "guessed", "right", "selected", "useful", "wasted")
 _FIRST_PLAIN_TOKEN = 1000  # past the special tokens of any vocabulary used here
 
 
@@ -56,7 +57,9 @@ class RunSpec:
 def plan_for(spec: RunSpec, way: Way, model: ModelMap) -> tuple[LoadConfig, Plan]:
     """The configuration and plan of this way: the same sizes for every way, streaming or not."""
     if way.all_in_slots:
-        spec = replace(spec, max_experts=model.n_expert, memory_bytes=detect().ram_available_bytes or spec.memory_bytes)
+        spec = replace(
+            spec, max_experts=model.n_expert, memory_bytes=detect().ram_available_bytes or spec.memory_bytes
+        )
     config = LoadConfig(
         model=Path(spec.model),
         memory_bytes=spec.memory_bytes,
@@ -189,9 +192,9 @@ def _streaming(before: NativeStats | None, after: NativeStats | None, io_bytes: 
         "counted_bytes": after.bytes_read - before.bytes_read,
         "io_bytes": io_bytes,
         "wait_s": after.wait_s - before.wait_s,
-        "pilot": {
-            name: getattr(after, f"pilot_{name}") - getattr(before, f"pilot_{name}")
-            for name in ("slices", "guessed", "right", "selected", "useful", "wasted")
+        **{
+            f"pilot_{name}": getattr(after, f"pilot_{name}") - getattr(before, f"pilot_{name}")
+            for name in PILOT_FIGURES
         },
     }
 

@@ -15,7 +15,7 @@ import click
 from guanaco import __version__
 from guanaco.bench.bandwidth import bound_lines, drive_bandwidth
 from guanaco.bench.compare import Budget, budgets_for_shares, compare, ratios
-from guanaco.bench.one import RunSpec
+from guanaco.bench.one import PILOT_FIGURES, RunSpec
 from guanaco.bench.replay import replay_file
 from guanaco.bench.ways import WAYS, find_ways
 from guanaco.engine.llama import ENGINE_LABEL
@@ -31,7 +31,7 @@ _FIELDS = (
     "budget", "way", "memory_limit_bytes", "run", "prompt_tps", "decode_tps", "hit_rate", "bytes_per_token",
     "cgroup_peak_bytes", "planned_bytes", "load_s", "load_read_bytes", "prompt_n", "decode_n", "n_ubatch",
     "slots", "io", "unmanaged", "counted_bytes", "io_bytes", "wait_s", "read_ahead_kib",
-    "cached_expert_bytes", "drive_bytes_per_s", "pilot",
+    "cached_expert_bytes", "drive_bytes_per_s", *(f"pilot_{name}" for name in PILOT_FIGURES),
 )  # fmt: skip
 
 
