@@ -10,3 +10,5 @@ from hypothesis import settings
 settings.register_profile("check", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("check")
+# A test must not start with what another one used; those about it switch it on again.
+os.environ.setdefault("GUANACO_IMATRIX", "0")

@@ -33,7 +33,7 @@ class LoadConfig:
     max_experts: int = -1  # arena of N experts per MoE layer; -1: from the budget
     policy: str = "recall"
     pilot: str = "auto"  # whose guesses of the next layer's experts are read early
-    pilot_mass: float = 0.9  # learned transitions are followed until this much of their probability is covered
+    pilot_mass: float = 0.9  # learned transitions are followed until they cover this much probability
     imatrix: bool = True  # start with the experts that the imatrix beside the model, or earlier use, names
     n_ctx: int | None = None
     n_batch: int = 2048

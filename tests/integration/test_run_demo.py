@@ -47,7 +47,8 @@ def test_the_json_of_a_streamed_run() -> None:
     assert streaming["hits"] + streaming["misses"] == streaming["accesses"]
     assert streaming["bytes_read"] > 0
     assert streaming["unmanaged"] == 0
-    assert streaming["policy"] == "lru"
+    assert streaming["policy"] == "recall"
+    assert streaming["pilot"]["mode"] == "auto"
     assert streaming["io"]
     assert shape["plan"]["placement"] == "stream"
 

@@ -41,16 +41,30 @@ STATS = NativeStats(
     wait_s=0.5,
     graphs=12,
     tokens=12,
+    pilot_calls=0,
+    pilot_slices=0,
+    pilot_guessed=0,
+    pilot_right=0,
+    pilot_selected=0,
+    pilot_useful=0,
+    pilot_wasted=0,
+    pilot_wasted_bytes=0,
+    overlapped=3,
+    pilot_control_right=0,
+    pilot_control_total=0,
     replay_exhausted=False,
     last_error="",
+    evict_hot=4,
+    evict_reread=3,
+    hot_slots=18,
 )
 ANSWER = Answer("hello", "", (1, 2), "stop", prompt_n=10, prompt_tps=100.0, decode_n=30, decode_tps=10.0)
 
 
 def facts(**changes: object) -> RunFacts:
     spec = demo_spec(LoadConfig(demo_spec().config.model, load_mode="streaming", max_experts=9))
-    base = RunFacts(spec.plan, "lru", 1.5, 70 * MIB, replace(STATS, accesses=0, hits=0, bytes_read=0), STATS,
-                    (ANSWER,))  # fmt: skip
+    before = replace(STATS, accesses=0, hits=0, bytes_read=0)
+    base = RunFacts(spec.plan, "lru", "off", ("imatrix",), 1.5, 70 * MIB, before, STATS, (ANSWER,))
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
@@ -76,16 +90,67 @@ def test_a_dense_model_has_no_expert_lines() -> None:
 
 
 def test_the_cache_lines_count_what_was_measured() -> None:
-    periodic = log.cache_line(STATS, demo_spec().model_map)
-    assert periodic == (
-        "[Guanaco HerdCache] pin cache: 79% resident, 158/200 expert accesses, 36 slots across 12 tensors"
+    assert log.cache_lines(STATS, demo_spec().model_map) == [
+        "[Guanaco HerdCache] pin cache: 79% resident (50% hot-pinned), 158/200 expert accesses, "
+        "distinct experts pinned=18 across 12 tensors"
+    ]
+    assert log.final_line(STATS, ()) == (
+        "[Guanaco HerdCache] final: 79% resident (50% hot-pinned), 200 expert accesses "
+        "over 50 prefetch calls, evictions=6, pilot: 0 calls / 0 slices, evict_hot=4 evict_reread=3 "
+        "(50% churn), bytes_read=42000, unmanaged=0"
     )
-    assert log.final_line(STATS) == (
-        "[Guanaco HerdCache] final: 79% resident, 200 expert accesses over 50 prefetch calls, evictions=6, "
-        "bytes_read=42000, unmanaged=0"
+    assert log.final_line(replace(STATS, read_errors=2), ()).endswith("read_errors=2")
+    nothing = replace(STATS, accesses=0, hits=0, evictions=0, evict_reread=0)
+    assert "no accesses" in log.final_line(nothing, ())
+    assert "(0% churn)" in log.final_line(nothing, ())
+
+
+# As scripts of the original's users read them.
+PIN_BUDGET = r"pin budget=(\d+) \(dynamic per-tensor (\d+)\.\.(\d+)\), experts pinned now=(\d+)"
+PIN_CACHE = (
+    r"pin cache: (\d+)% resident \((\d+)% hot-pinned\), (\d+)/(\d+) expert accesses, "
+    r"distinct experts pinned=(\d+) across (\d+) tensors"
+)
+FINAL = (
+    r"(\d+) expert accesses over (\d+) prefetch calls, evictions=(\d+), pilot: (\d+) calls / (\d+) slices, "
+    r"evict_hot=(\d+) evict_reread=(\d+) \((\d+)% churn\), imatrix prior used"
+)
+
+
+def test_the_published_lines_are_kept() -> None:
+    pinning = replace(
+        STATS, pinned=33, least_pin_budget=6, most_pin_budget=9, pilot_calls=40, pilot_slices=90
     )
-    assert log.final_line(replace(STATS, read_errors=2)).endswith("read_errors=2")
-    assert "no accesses" in log.final_line(replace(STATS, accesses=0, hits=0))
+    budget, cache = log.cache_lines(pinning, demo_spec().model_map)
+    found = [re.search(PIN_BUDGET, budget), re.search(PIN_CACHE, cache)]
+    found.append(re.search(FINAL, log.final_line(pinning, ("imatrix",))))
+    assert all(found)
+    assert [match.groups() for match in found if match] == [
+        ("9", "6", "9", "33"),
+        ("79", "50", "158", "200", "33", "12"),
+        ("200", "50", "6", "40", "90", "4", "3", "50"),
+    ]
+
+
+def test_what_was_read_early_was_not_resident() -> None:
+    guessing = replace(STATS, pilot_slices=60, pilot_useful=20)
+    (cache,) = log.cache_lines(guessing, demo_spec().model_map)
+    assert "69% resident" in cache
+    assert "138/200 expert accesses" in cache
+    assert cache.endswith(", 10% read early")
+    assert "10% read early" in log.final_line(guessing, ())
+    shape = run_json(facts(after=guessing), {})["streaming"]
+    assert (shape["hit_rate"], shape["resident_rate"]) == (0.79, 0.69)
+    assert "10.0% read early" in "\n".join(summary_lines(facts(after=guessing)))
+
+
+def test_the_json_says_what_policy_and_pilot_did() -> None:
+    shape = run_json(facts(after=replace(STATS, pilot_calls=7, pilot_wasted=2, preloaded=5)), {})["streaming"]
+    assert (shape["evict_hot"], shape["evict_reread"], shape["churn"]) == (4, 3, 0.5)
+    assert (shape["hot_slots"], shape["pinned"], shape["overlapped"]) == (18, 0, 3)
+    assert (shape["pilot"]["mode"], shape["pilot"]["calls"], shape["pilot"]["wasted"]) == ("off", 7, 2)
+    assert (shape["prior"], shape["preloaded"]) == (["imatrix"], 5)
+    assert run_json(facts(after=replace(STATS, evictions=0)), {})["streaming"]["churn"] is None
 
 
 def test_the_periodic_line_comes_with_activity_only() -> None:

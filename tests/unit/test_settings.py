@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +18,7 @@ import xllamacpp
 
 from guanaco.cli import log
 from guanaco.cli.demo import demo_model
-from guanaco.cli.loading import read_model
+from guanaco.cli.loading import Loadable, read_model
 from guanaco.cli.options import setting_options
 from guanaco.cli.settings import (
     Resolved,
@@ -25,13 +29,16 @@ from guanaco.cli.settings import (
     serve_config,
 )
 from guanaco.cli.table import SETTINGS, Setting, settings_for
+from guanaco.cli.warm import prior_of
 from guanaco.config import LoadConfig, SamplingConfig, ServeConfig
 from guanaco.engine import llama, native
 from guanaco.errors import UsageError
 from guanaco.hardware.facts import Hardware
+from guanaco.model.map import ModelMap
 from guanaco.planner.placement import plan as make_plan
 from guanaco.planner.plan import Plan
 from guanaco.units import GIB, MIB
+from tests.support.imatrices import write_imatrix
 
 GROUPS = ("model", "load", "sampling", "serve")
 MACHINE = Hardware(8 * GIB, 6 * GIB, None, None, n_physical_cores=4, n_logical_cores=8)
@@ -88,7 +95,15 @@ def world(words: Sequence[str] = (), environment: Mapping[str, str] | None = Non
         serve=serve_config(resolved),
         plan=plan,
         params=llama.common_params(settings, xllamacpp),
-        native_plan=native.plan_text(model, plan, config.io, Path("stats"), policy=config.policy),
+        native_plan=native.plan_text(
+            model,
+            plan,
+            config.io,
+            Path("stats"),
+            policy=config.policy,
+            pilot=config.pilot,
+            pilot_mass=config.pilot_mass,
+        ),
     )
 
 
@@ -110,6 +125,23 @@ def line(name: str) -> Callable[[World], object]:
     return lambda w: next(row for row in w.native_plan.splitlines() if row.startswith(f"{name} "))
 
 
+@functools.cache
+def demo_with_imatrix() -> ModelMap:
+    """The demo model in a folder where an imatrix lies beside it."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    path = Path(shutil.copy(demo_model(), Path(folder) / "demo.gguf"))
+    model = read_model(path)
+    counts = [[float(e) for e in range(group.n_expert)] for group in model.groups]
+    write_imatrix(model, path.with_name("demo.imatrix.gguf"), counts)
+    return model
+
+
+def uses_imatrix(w: World) -> bool:
+    """Whether what a load starts with comes from the imatrix."""
+    return "imatrix" in prior_of(Loadable(demo_with_imatrix(), w.config, w.plan)).sources
+
+
 def speculation(w: World) -> list[int]:
     return [kind.value for kind in w.params.speculative.types]
 
@@ -127,7 +159,11 @@ CASES = {
     "--guanaco-max-experts": Case("load.max_experts", "8", lambda w: w.plan.slots, 32, "16",
                                   (*NOT_A_COUNT, "0", "-2"), STREAM),
     "--io": Case("load.io", "threads", line("io"), "io threads", "buffered", ("fast", "0"), STREAM),
-    "--policy": Case("load.policy", "lru", line("policy"), "policy lru", "lru", ("herd", "nonsense"), STREAM),
+    "--policy": Case("load.policy", "herd", line("policy"), "policy herd", "lru", ("fifo", "belady"), STREAM),
+    "--pilot": Case("load.pilot", "gate", line("pilot"), "pilot gate", "off", ("maybe", "2"), STREAM),
+    "GUANACO_PILOT_MASS": Case("load.pilot_mass", "0.5", line("pilot_mass"), "pilot_mass 0.5", "",
+                               ("0", "1.5", "-1", "nan", "most"), STREAM),
+    "GUANACO_IMATRIX": Case("load.imatrix", "0", uses_imatrix, False, "", ("perhaps", "2"), STREAM),
     "-c": Case("load.n_ctx", "512", lambda w: w.params.n_ctx, 512, "256", (*NOT_A_COUNT, "-1", "1")),
     "-ngl": Case("load.n_gpu_layers", "5", lambda w: len(log.card_lines(w.config)), 1, "all", NOT_A_COUNT),
     "-t": Case("load.n_threads", "3", lambda w: w.params.cpuparams.n_threads, 3, "2", (*NOT_A_COUNT, "0")),
@@ -189,13 +225,7 @@ def test_every_row_has_a_case() -> None:
 def test_every_spelling_of_the_flag_takes_effect(name: str) -> None:
     case = CASES[name]
     assert (
-        case.target == "model.path"
-        or case.effect(world(case.extra)) != case.expected
-        or case.word
-        in (
-            "lru",
-            "none",
-        )
+        case.target == "model.path" or case.effect(world(case.extra)) != case.expected or case.word == "none"
     ), "the default must differ, or the test shows nothing"
     for flag in rows()[name].flags:
         result = world([*given(flag, case), *case.extra])
@@ -285,6 +315,21 @@ def test_io_uring_can_be_switched_off(words: list[str], environment: dict[str, s
 
 
 @pytest.mark.parametrize(
+    ("words", "environment", "pilot"),
+    [
+        ([], {}, "auto"),
+        ([], {"GUANACO_PILOT": "0"}, "off"),
+        ([], {"GUANACO_PILOT": "1"}, "auto"),
+        ([], {"GUANACO_PILOT": "transition"}, "transition"),
+        (["--pilot", "gate"], {"GUANACO_PILOT": "0"}, "gate"),
+        (["--pilot", "0"], {}, "off"),
+    ],
+)
+def test_the_pilot_can_be_switched_off(words: list[str], environment: dict[str, str], pilot: str) -> None:
+    assert line("pilot")(world([*words, *STREAM], environment)) == f"pilot {pilot}"
+
+
+@pytest.mark.parametrize(
     "flag",
     ["-c", "-b", "-ub", "-np", "-t", "-tb", "-ctxcp", "--guanaco-max-experts", "-n", "--top-k"],
 )
@@ -314,7 +359,7 @@ def test_what_comes_later_is_refused_with_its_name(word: str) -> None:
 
 def test_the_refused_names_are_the_announced_ones() -> None:
     names = {name for row in LATER for name in (*row.flags, *row.variables)}
-    assert {"-hf", "--pilot", "GUANACO_PILOT", "GUANACO_PILOT_MASS", "GUANACO_IMATRIX"} <= names
+    assert names == {"-hf", "-hfr", "--hf-repo", "LLAMA_ARG_HF_REPO"}
 
 
 @pytest.mark.parametrize("variable", sorted({name for row in SETTINGS for name in row.variables}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 
 from guanaco.config import LoadConfig
 from guanaco.engine.native import NativeStats
@@ -16,6 +17,7 @@ from guanaco.planner.plan import Plan
 from guanaco.units import format_bytes
 
 logger = logging.getLogger("guanaco")
+_CACHE = "[Guanaco HerdCache]"
 
 
 def setup(verbose: bool) -> None:
@@ -63,22 +65,33 @@ def card_lines(config: LoadConfig) -> list[str]:
     ]
 
 
-def cache_line(stats: NativeStats, model: ModelMap) -> str:
-    """The periodic line. "Resident" counts accesses that needed no read."""
+def cache_lines(stats: NativeStats, model: ModelMap) -> list[str]:
+    """The periodic lines. Under a policy without pins, what is hot stands where the pinned experts would."""
     tensors = sum(len(group.parts) for group in model.groups if not group.is_mtp)
-    return (
-        f"[Guanaco HerdCache] pin cache: {_resident(stats)}, {stats.hits}/{stats.accesses} expert accesses, "
-        f"{stats.slots} slots across {tensors} tensors"
+    lines = []
+    if stats.most_pin_budget:
+        lines.append(
+            f"{_CACHE} pin budget={stats.most_pin_budget} (dynamic per-tensor "
+            f"{stats.least_pin_budget}..{stats.most_pin_budget}), experts pinned now={stats.pinned}"
+        )
+    lines.append(
+        f"{_CACHE} pin cache: {_resident(stats)}, {without_read(stats)}/{stats.accesses} expert accesses, "
+        f"distinct experts pinned={stats.pinned or stats.hot_slots} across {tensors} tensors{_early(stats)}"
     )
+    return lines
 
 
-def final_line(stats: NativeStats) -> str:
-    """The last line of a run."""
+def final_line(stats: NativeStats, prior: Sequence[str]) -> str:
+    """The last line of a run. ``prior``: what the cache was started with."""
     line = (
-        f"[Guanaco HerdCache] final: {_resident(stats)}, {stats.accesses} expert accesses "
+        f"{_CACHE} final: {_resident(stats)}, {stats.accesses} expert accesses "
         f"over {stats.prefetch_calls} prefetch calls, evictions={stats.evictions}, "
-        f"bytes_read={stats.bytes_read}, unmanaged={stats.unmanaged}"
+        f"pilot: {stats.pilot_calls} calls / {stats.pilot_slices} slices, "
+        f"evict_hot={stats.evict_hot} evict_reread={stats.evict_reread} ({churn(stats) or 0:.0%} churn)"
     )
+    if prior:
+        line += f", {' and '.join(prior)} prior used"
+    line += f"{_early(stats)}, bytes_read={stats.bytes_read}, unmanaged={stats.unmanaged}"
     return f"{line}, read_errors={stats.read_errors}" if stats.read_errors else line
 
 
@@ -91,6 +104,24 @@ def hit_rate(hits: int, accesses: int) -> float | None:
     return hits / accesses if accesses else None
 
 
+def without_read(stats: NativeStats) -> int:
+    """Accesses that needed no read: what was read early, for a guess that came true, was read."""
+    return stats.hits - stats.pilot_useful
+
+
+def churn(stats: NativeStats) -> float | None:
+    """Share of the evictions that were taken back soon; None before the first."""
+    return stats.evict_reread / stats.evictions if stats.evictions else None
+
+
 def _resident(stats: NativeStats) -> str:
-    rate = hit_rate(stats.hits, stats.accesses)
-    return "no accesses" if rate is None else f"{rate:.0%} resident"
+    rate = hit_rate(without_read(stats), stats.accesses)
+    if rate is None:
+        return "no accesses"
+    return f"{rate:.0%} resident ({stats.hot_slots / max(1, stats.slots):.0%} hot-pinned)"
+
+
+def _early(stats: NativeStats) -> str:
+    if not stats.pilot_useful or not stats.accesses:
+        return ""
+    return f", {stats.pilot_useful / stats.accesses:.0%} read early"

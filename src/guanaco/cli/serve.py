@@ -12,8 +12,9 @@ from guanaco.cli.activity import ActivityReporter
 from guanaco.cli.loading import prepare
 from guanaco.cli.options import setting_options
 from guanaco.cli.progress import ProgressLine
-from guanaco.cli.session import announce, log_cache, log_stats, resolve_flags
+from guanaco.cli.session import announce, log_cache, log_end, log_stats, resolve_flags
 from guanaco.cli.settings import load_config, model_path, sampling_config, serve_config
+from guanaco.cli.warm import prior_of
 from guanaco.engine.engine import Engine, EngineSpec
 from guanaco.errors import UsageError
 
@@ -35,7 +36,8 @@ def serve_command(model: str | None, verbose: bool, **given: Any) -> None:
     sampling = sampling_config(resolved)
     loadable = prepare(load_config(path, resolved))
     announce(loadable)
-    spec = EngineSpec(loadable.model, loadable.config, loadable.plan, sampling, verbose)
+    prior = prior_of(loadable)
+    spec = EngineSpec(loadable.model, loadable.config, loadable.plan, sampling, verbose, prior.use)
 
     from guanaco.server.serving import ModelServer, address_of, bind
 
@@ -53,4 +55,4 @@ def serve_command(model: str | None, verbose: bool, **given: Any) -> None:
         with progress, ActivityReporter(server.engine.stats, lambda stats: log_cache(stats, loadable)):
             server.run()
     finally:
-        log_stats(server.engine, log.final_line)
+        log_end(server.engine, loadable, prior)

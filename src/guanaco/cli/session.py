@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from guanaco.cli import log
@@ -19,6 +20,7 @@ from guanaco.cli.progress import ProgressLine
 from guanaco.cli.settings import Resolved, resolve
 from guanaco.cli.summary import RunFacts
 from guanaco.cli.table import settings_for
+from guanaco.cli.warm import Prior, prior_of, remember_use
 from guanaco.config import SamplingConfig
 from guanaco.engine.engine import Engine, EngineSpec
 from guanaco.engine.native import NativeStats
@@ -42,8 +44,9 @@ def announce(loadable: Loadable) -> None:
 class Session:
     """A loaded model and what it was asked."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, prior: Prior) -> None:
         self.engine = engine
+        self._prior = prior
         self._before = engine.stats()
         self._answers: list[Answer] = []
 
@@ -60,6 +63,8 @@ class Session:
         return RunFacts(
             plan=self.engine.spec.plan,
             policy=self.engine.spec.config.policy,
+            pilot=self.engine.spec.config.pilot,
+            prior=self._prior.sources,
             load_s=self.engine.load_s,
             peak_bytes=self.engine.peak_bytes(),
             before=self._before,
@@ -73,10 +78,20 @@ class Session:
 
 
 @contextmanager
-def open_session(loadable: Loadable, sampling: SamplingConfig, *, verbose: bool) -> Iterator[Session]:
+def open_session(
+    loadable: Loadable,
+    sampling: SamplingConfig,
+    *,
+    verbose: bool,
+    record_path: Path | None = None,
+) -> Iterator[Session]:
     """Load the model and yield it; the worker is gone when the context is left."""
     announce(loadable)
-    spec = EngineSpec(loadable.model, loadable.config, loadable.plan, sampling, verbose)
+    prior = prior_of(loadable)
+    recording = {} if record_path is None else {"record_path": record_path}
+    spec = EngineSpec(
+        loadable.model, loadable.config, loadable.plan, sampling, verbose, prior.use, native_extra=recording
+    )
     with Engine(spec) as engine:
         engine.start()
         with ProgressLine(spec.alias, sys.stderr) as progress:
@@ -84,9 +99,9 @@ def open_session(loadable: Loadable, sampling: SamplingConfig, *, verbose: bool)
         log_stats(engine, log.io_line)
         try:
             with ActivityReporter(engine.stats, lambda stats: log_cache(stats, loadable)):
-                yield Session(engine)
+                yield Session(engine, prior)
         finally:
-            log_stats(engine, log.final_line)
+            log_end(engine, loadable, prior)
 
 
 def log_stats(engine: Engine, render: Callable[[NativeStats], str]) -> None:
@@ -97,4 +112,11 @@ def log_stats(engine: Engine, render: Callable[[NativeStats], str]) -> None:
 
 
 def log_cache(stats: NativeStats, loadable: Loadable) -> None:
-    log.logger.info("%s", log.cache_line(stats, loadable.model))
+    for line in log.cache_lines(stats, loadable.model):
+        log.logger.info("%s", line)
+
+
+def log_end(engine: Engine, loadable: Loadable, prior: Prior) -> None:
+    """The last line, and what is remembered for the next time."""
+    log_stats(engine, lambda stats: log.final_line(stats, prior.sources))
+    remember_use(loadable, engine)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guanaco.cli.chat import Answer
-from guanaco.cli.log import hit_rate
+from guanaco.cli.log import churn, hit_rate, without_read
 from guanaco.engine.native import NativeStats
 from guanaco.planner.plan import Plan
 from guanaco.units import format_bytes
@@ -23,6 +23,8 @@ class RunFacts:
 
     plan: Plan
     policy: str
+    pilot: str
+    prior: Sequence[str]  # what the cache was started with: "imatrix", "profile"
     load_s: float | None
     peak_bytes: int | None
     before: NativeStats | None
@@ -38,6 +40,14 @@ class RunFacts:
         if self.before is None or self.after is None:
             return None
         return hit_rate(self.after.hits - self.before.hits, self.after.accesses - self.before.accesses)
+
+    @property
+    def resident_rate(self) -> float | None:
+        """Accesses that needed no read; the rest of the hits was read early."""
+        if self.before is None or self.after is None:
+            return None
+        found = without_read(self.after) - without_read(self.before)
+        return hit_rate(found, self.after.accesses - self.before.accesses)
 
     @property
     def bytes_per_token(self) -> float | None:
@@ -88,11 +98,37 @@ def streaming_json(facts: RunFacts) -> dict[str, Any] | None:
         "hits": stats.hits,
         "misses": stats.misses,
         "evictions": stats.evictions,
+        "evict_hot": stats.evict_hot,
+        "evict_reread": stats.evict_reread,
+        "churn": churn(stats),
+        "hot_slots": stats.hot_slots,
+        "pinned": stats.pinned,
         "bytes_read": stats.bytes_read,
         "unmanaged": stats.unmanaged,
         "read_errors": stats.read_errors,
         "hit_rate": facts.hit_rate,
+        "resident_rate": facts.resident_rate,
         "bytes_per_token": facts.bytes_per_token,
+        "prefetch_calls": stats.prefetch_calls,
+        "overlapped": stats.overlapped,
+        "pilot": pilot_json(facts.pilot, stats),
+        "prior": list(facts.prior),
+        "preloaded": stats.preloaded,
+    }
+
+
+def pilot_json(mode: str, stats: NativeStats) -> dict[str, Any]:
+    """Guesses of the next layer's experts: made, right of those the layers did select, and what was read."""
+    return {
+        "mode": mode,
+        "calls": stats.pilot_calls,
+        "slices": stats.pilot_slices,
+        "guessed": stats.pilot_guessed,
+        "right": stats.pilot_right,
+        "selected": stats.pilot_selected,
+        "useful": stats.pilot_useful,
+        "wasted": stats.pilot_wasted,
+        "wasted_bytes": stats.pilot_wasted_bytes,
     }
 
 
@@ -105,6 +141,8 @@ def summary_lines(facts: RunFacts) -> list[str]:
         words = [f"experts in RAM: {stats.slots} slots, {format_bytes(stats.arena_bytes)}"]
         if rate is not None:
             words.append(f"hit rate {rate:.1%}")
+        if rate is not None and facts.resident_rate is not None and facts.resident_rate < rate:
+            words.append(f"{rate - facts.resident_rate:.1%} read early")
         if per_token is not None:
             words.append(f"{format_bytes(round(per_token))} read per token")
         words.append(f"I/O: {stats.io_mode or 'unknown'}")

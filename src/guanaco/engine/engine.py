@@ -20,6 +20,7 @@ from typing import Any
 from guanaco.config import LoadConfig, SamplingConfig
 from guanaco.engine import llama, native
 from guanaco.engine.client import EngineClient, Explain
+from guanaco.engine.heat import HeatFile, LayerHeat
 from guanaco.engine.launch import RunFiles, worker_environment
 from guanaco.engine.memory import PeakMeter, resident_bytes
 from guanaco.engine.native import NativeStats, StatsFile
@@ -45,6 +46,7 @@ class EngineSpec:
     plan: Plan
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     verbose: bool = False
+    prior: tuple[tuple[float, ...], ...] = ()  # uses a token to expect, by group and expert; (): unknown
     native_extra: dict[str, Any] = field(default_factory=dict)  # more keywords for ``native.plan_text``
     environment: dict[str, str | None] = field(default_factory=dict)  # of the worker; None removes
 
@@ -87,6 +89,8 @@ class Engine:
         self._process: WorkerProcess | None = None
         self._files: RunFiles | None = None
         self._stats_file: StatsFile | None = None
+        self._heat_file: HeatFile | None = None
+        self._last_heat: tuple[LayerHeat, ...] | None = None
         self._last_stats: NativeStats | None = None
         self._peak: PeakMeter | None = None
         self._started_at = 0.0
@@ -145,6 +149,8 @@ class Engine:
             self.stop()
             raise
         self.load_s = time.monotonic() - self._started_at
+        if self.spec.is_streaming and any(self.spec.prior):
+            self.control("warm_start", 1)
 
     def client(self) -> EngineClient:
         """Requests to the loaded model. Raises WorkerDiedError when there is none any more."""
@@ -178,6 +184,13 @@ class Engine:
                 self._last_stats = self._stats_file.read() or self._last_stats
         return self._last_stats
 
+    def heat(self) -> tuple[LayerHeat, ...] | None:
+        """How hot each expert is, by layer; after the end the last known; None without streaming."""
+        if self._files is not None and self._heat_file is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._last_heat = self._heat_file.read() or self._last_heat
+        return self._last_heat
+
     def control(self, name: str, value: int) -> None:
         """Set a control word of the native library (replay, test faults). Raises EngineError without one."""
         if self._stats_file is None:
@@ -197,6 +210,7 @@ class Engine:
         self.stats()
         if self._process is not None:
             self._process.stop(timeout_s)
+        self.heat()
         files, self._files = self._files, None
         if files is not None:
             files.remove()
@@ -216,14 +230,18 @@ class Engine:
     def _write_plan(self) -> Path:
         library = native.library_path()
         self._files = RunFiles()
+        groups = zip(self.spec.model_map.groups, self.spec.plan.group_class, strict=True)
         with self._files.writing():
             self._stats_file = StatsFile(self._files.stats)
+            self._heat_file = HeatFile(self._files.heat, [g.n_expert for g, index in groups if index >= 0])
         text = native.plan_text(
             self.spec.model_map,
             self.spec.plan,
             self.spec.config.io,
             self._files.stats,
             engine=llama.ENGINE_LABEL,
+            heat_path=self._files.heat,
+            prior=self.spec.prior,
             policy=self.spec.config.policy,
             pilot=self.spec.config.pilot,
             pilot_mass=self.spec.config.pilot_mass,

@@ -46,7 +46,7 @@ def worker_environment(
 
 
 class RunFiles:
-    """The plan and the counters of one worker, in shared memory if there is some; gone after ``remove``.
+    """Plan, counters and heat of one worker, in shared memory if there is some; gone after ``remove``.
 
     Making one removes those of owners that were killed.
     """
@@ -69,6 +69,10 @@ class RunFiles:
     @property
     def stats(self) -> Path:
         return self._directory / "stats"
+
+    @property
+    def heat(self) -> Path:
+        return self._directory / "heat"
 
     def preloadable(self, library: Path) -> Path:
         """A path of the library that LD_PRELOAD can hold, until ``remove``."""

@@ -85,12 +85,36 @@ def _streaming(stats: NativeStats) -> list[Family]:
         _counter("guanaco_expert_hits_total", "Experts found in memory.", stats.hits),
         _counter("guanaco_expert_misses_total", "Experts read from the drive.", stats.misses),
         _counter("guanaco_expert_evictions_total", "Experts dropped for others.", stats.evictions),
+        _counter("guanaco_expert_evictions_hot_total", "Evictions of hot experts.", stats.evict_hot),
+        _counter("guanaco_expert_evictions_reread_total", "Evicted and soon read again.", stats.evict_reread),
+        _gauge("guanaco_expert_slots_hot", "Slots that hold a hot expert.", stats.hot_slots),
+        _gauge("guanaco_experts_pinned", "Experts with a permanent pin.", stats.pinned),
+        _counter(
+            "guanaco_experts_preloaded_total", "Experts read before they were asked for.", stats.preloaded
+        ),
+        _counter(
+            "guanaco_experts_overlapped_total", "Experts computed while others were read.", stats.overlapped
+        ),
         _counter("guanaco_expert_read_bytes_total", "Bytes read for experts.", stats.bytes_read),
         _counter("guanaco_expert_unmanaged_total", "Expert products not streamed.", stats.unmanaged),
         _counter("guanaco_expert_read_errors_total", "Reads that failed for good.", stats.read_errors),
         _counter("guanaco_expert_read_retries_total", "Reads that were repeated.", stats.read_retries),
         _counter("guanaco_expert_wait_seconds_total", "Time spent waiting for the drive.", stats.wait_s),
         _counter("guanaco_prefetch_calls_total", "Batches of expert reads.", stats.prefetch_calls),
+        *_pilot(stats),
+    ]
+
+
+def _pilot(stats: NativeStats) -> list[Family]:
+    return [
+        _counter("guanaco_pilot_calls_total", "Layers whose experts were guessed.", stats.pilot_calls),
+        _counter("guanaco_pilot_slices_total", "Slices read for guesses.", stats.pilot_slices),
+        _counter("guanaco_pilot_guessed_total", "Experts guessed.", stats.pilot_guessed),
+        _counter("guanaco_pilot_right_total", "Guesses that the router made true.", stats.pilot_right),
+        _counter("guanaco_pilot_selected_total", "Experts that could be guessed.", stats.pilot_selected),
+        _counter("guanaco_pilot_useful_total", "Early reads that were used.", stats.pilot_useful),
+        _counter("guanaco_pilot_wasted_total", "Early reads that were not used.", stats.pilot_wasted),
+        _counter("guanaco_pilot_wasted_bytes_total", "Bytes of those.", stats.pilot_wasted_bytes),
     ]
 
 
