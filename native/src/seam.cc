@@ -228,7 +228,7 @@ bool Seam::serve(Binding* binding) {
 
 void Seam::note_served(const Binding& binding, size_t n_transient, const Cache& cache, const Served& served) {
   heat_.served(cache, {binding.group, experts_.data(), experts_.size(), n_transient});
-  if (!recorder_.is_on() || rows_.empty()) return;
+  if (!recorder_.is_on()) return;
   read_router_scores(api_, binding.ids, plan_.groups[binding.group].n_expert, rows_, &scores_);
   const size_t n_used = static_cast<size_t>(binding.ids->ne[0]);
   recorder_.served({binding.group, n_used, rows_, experts_, n_transient, served.missed, scores_});

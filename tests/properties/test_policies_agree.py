@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from guanaco.cache.policies.belady import Belady
 from guanaco.cache.policy import PolicyShape, Selection
@@ -25,10 +28,15 @@ QWEN, KIMI = TRACES / "qwen3-30b-a3b.route.csv", TRACES / "kimi-linear-48b.jsonl
 N_EXAMPLES = int(os.environ.get("GUANACO_EXAMPLES", "300"))
 
 
-def both_serve(name: str, shape: PolicyShape, served: tuple[Selection, ...]) -> Cache:
+def both_serve(
+    name: str, shape: PolicyShape, served: tuple[Selection, ...], prior: Sequence[Sequence[float]] = ()
+) -> Cache:
     """Every selection through both; the Python cache, with its counters."""
     reference = Cache(shape, make_policy(name, shape))
     with NativeCache(library_path(), name, shape) as native:
+        for group, use in enumerate(prior):
+            reference.policy.prior(group, use)
+            native.prior(group, use)
         for index, selection in enumerate(served):
             expected = reference.serve(selection)
             assert native.serve(selection) == expected, f"{name}, selection {index}: {selection}"
@@ -40,6 +48,15 @@ def both_serve(name: str, shape: PolicyShape, served: tuple[Selection, ...]) -> 
 def test_native_and_python_agree_on_random_traces(case: Case) -> None:
     for name in POLICIES:
         both_serve(name, case.shape, case.selections)
+
+
+@settings(max_examples=max(50, N_EXAMPLES // 4), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(case=cases(), seed=st.integers(0, 2**32 - 1))
+def test_native_and_python_agree_with_a_prior(case: Case, seed: int) -> None:
+    rng = random.Random(seed)
+    prior = [[rng.choice((0.0, rng.random() ** 3, 1.0)) for _ in range(n)] for n in case.shape.n_expert]
+    for name in POLICIES:
+        both_serve(name, case.shape, case.selections, prior)
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -21,8 +21,8 @@ import click
 from guanaco import __version__
 from guanaco.errors import GuanacoError, UsageError
 
-_COMMANDS = ("run", "serve", "plan", "inspect", "demo", "simulate", "bench", "exec")
-_LATER = ("trace", "doctor", "top", "pull")
+_COMMANDS = ("run", "serve", "plan", "inspect", "demo", "simulate", "trace", "bench", "exec")
+_LATER = ("doctor", "top", "pull")
 _OUTPUT_CLOSED = 128 + signal.SIGPIPE
 
 

@@ -36,16 +36,16 @@ def run_command(words: tuple[str, ...], raw: bool, as_json: bool, verbose: bool,
     """
     log.setup(verbose)
     resolved = resolve_flags(_GROUPS, given)
-    model, prompt = _split(words, has_flag=given.get("m") is not None)
+    model, prompt = split_words(words, has_flag=given.get("m") is not None)
     config = load_config(model_path(model, given, resolved), resolved)
     if config.embeddings:
         raise UsageError("--embeddings gives no answers to show; use it with guanaco serve")
     sampling = sampling_config(resolved)
     is_conversation = prompt is None and not as_json and sys.stdin.isatty()
     if prompt is None and not is_conversation:
-        prompt = _read_prompt()
+        prompt = read_prompt()
     if prompt is not None:
-        _check_text(prompt)
+        check_text(prompt)
     with open_session(prepare(config), sampling, verbose=verbose) as session:
         if prompt is None:
             _converse(session)
@@ -59,7 +59,7 @@ def _answer_once(session: Session, question: Question, as_json: bool) -> None:
         facts = session.facts()
         write_out(json.dumps(run_json(facts, plan_json(facts.plan))) + "\n")
     else:
-        session.ask_streaming(question, write_out, _write_reasoning)
+        session.ask_streaming(question, write_out, write_reasoning)
         write_out("\n")
     log_summary(session)
 
@@ -74,7 +74,7 @@ def write_out(text: str) -> None:
     sys.stdout.flush()
 
 
-def _write_reasoning(text: str) -> None:
+def write_reasoning(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
 
@@ -95,7 +95,7 @@ def _converse(session: Session, read: Callable[[str], str] = input) -> None:
             continue
         asked = [*messages, {"role": "user", "content": line}]
         try:
-            answer = session.ask_streaming(Question(tuple(asked)), write_out, _write_reasoning)
+            answer = session.ask_streaming(Question(tuple(asked)), write_out, write_reasoning)
         except UsageError as problem:
             log.logger.error("guanaco: error: %s", problem.message)
             continue
@@ -105,7 +105,7 @@ def _converse(session: Session, read: Callable[[str], str] = input) -> None:
         log_summary(session)
 
 
-def _split(words: tuple[str, ...], *, has_flag: bool) -> tuple[str | None, str | None]:
+def split_words(words: tuple[str, ...], *, has_flag: bool) -> tuple[str | None, str | None]:
     """MODEL and PROMPT; with -m the only word is the prompt."""
     allowed = 1 if has_flag else 2
     if len(words) > allowed:
@@ -115,7 +115,7 @@ def _split(words: tuple[str, ...], *, has_flag: bool) -> tuple[str | None, str |
     return next(iter(words), None), next(iter(words[1:]), None)
 
 
-def _check_text(prompt: str) -> None:
+def check_text(prompt: str) -> None:
     """Bytes that are no text arrive as lone surrogates; refuse them before the model is loaded."""
     try:
         prompt.encode()
@@ -125,7 +125,7 @@ def _check_text(prompt: str) -> None:
         ) from None
 
 
-def _read_prompt() -> str:
+def read_prompt() -> str:
     prompt = "" if sys.stdin is None else sys.stdin.read().strip()
     if not prompt:
         raise UsageError("there is no prompt; give one after the model or on standard input")

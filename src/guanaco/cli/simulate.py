@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from guanaco.cache.registry import POLICIES
 from guanaco.engine.native import library_path
 from guanaco.errors import UsageError
 from guanaco.simulator.generate import PRESETS, generate
-from guanaco.simulator.replay import BELADY, replay, shape_for
+from guanaco.simulator.replay import BELADY, Counts, replay, replay_recorded, shape_for
 from guanaco.simulator.report import Row, make_row, render, rows_csv, rows_json
 from guanaco.simulator.trace import Trace, read_trace
 
+_ENGINE = "engine"  # as counted while the trace was recorded
 _BUDGETS = "3%,6.25%,12.5%,25%,50%"
 
 
@@ -36,6 +38,9 @@ _BUDGETS = "3%,6.25%,12.5%,25%,50%"
     show_default=True,
     type=click.Choice(("decode", "all")),
     help="all: prompt tokens too, one by one.",
+)
+@click.option(
+    "--as-recorded", is_flag=True, help="The slots and selections that guanaco trace recorded; no --budgets."
 )
 @click.option("--by-bytes", is_flag=True, help="A pool of slots for each size of expert, as in the engine.")
 @click.option("--generated", multiple=True, metavar="PRESET", help=f"Also make one up: {', '.join(PRESETS)}.")
@@ -53,6 +58,7 @@ def simulate_command(
     budgets: str,
     policies: str,
     phase: str,
+    as_recorded: bool,
     by_bytes: bool,
     generated: tuple[str, ...],
     n_tokens: int,
@@ -69,13 +75,35 @@ def simulate_command(
     if not traces and not generated:
         raise UsageError("no trace: name a trace file, or a preset with --generated")
     library = library_path()
-    cases = [(str(path), _tokens_of(path, phase)) for path in traces]
-    made = [generate(preset, n_tokens, seed) for preset in generated]
-    cases += [(trace.name, trace) for trace in made]
+    if as_recorded:
+        if generated:
+            raise UsageError("--as-recorded: what --generated makes up was not recorded; drop one of the two")
+        results = [_as_recorded(library, path, names) for path in traces]
+    else:
+        cases = [(str(path), _tokens_of(path, phase)) for path in traces]
+        made = [generate(preset, n_tokens, seed) for preset in generated]
+        cases += [(trace.name, trace) for trace in made]
+        results = _on_ladder(library, cases, shares, names, by_bytes)
+    rows = [row for _, _, of_trace in results for row in of_trace]
+    if csv_path is not None:
+        _write(csv_path, rows_csv(rows))
+    tables = [render(*result) for result in results]
+    click.echo(json.dumps(rows_json(rows)) if as_json else "\n\n".join(tables))
+
+
+_Result = tuple[str, Trace, list[Row]]
+
+
+def _on_ladder(
+    library: Path,
+    cases: Sequence[tuple[str, Trace]],
+    shares: Sequence[Fraction],
+    names: Sequence[str],
+    by_bytes: bool,
+) -> list[_Result]:
     # Every budget is checked against every trace before the first is replayed.
     shapes = [[shape_for(trace, share, by_bytes=by_bytes) for share in shares] for _, trace in cases]
-    rows: list[Row] = []
-    tables = []
+    results = []
     for (label, trace), ladder in zip(cases, shapes, strict=True):
         of_trace = [
             make_row(
@@ -89,11 +117,23 @@ def simulate_command(
             for share, shape in zip(shares, ladder, strict=True)
             for name in names
         ]
-        rows += of_trace
-        tables.append(render(label, trace, of_trace))
-    if csv_path is not None:
-        _write(csv_path, rows_csv(rows))
-    click.echo(json.dumps(rows_json(rows)) if as_json else "\n\n".join(tables))
+        results.append((label, trace, of_trace))
+    return results
+
+
+def _as_recorded(library: Path, path: Path, names: Sequence[str]) -> _Result:
+    """What the engine counted, and what each policy would have."""
+    trace = read_trace(path)
+    recorded = trace.recorded
+    if recorded is None:
+        raise UsageError(f"{path} does not say what the cache was asked: record it with guanaco trace")
+    if not recorded.selections:
+        raise UsageError(f"{path} holds tokens but no experts: nothing to replay")
+    slots = sum(recorded.shape.n_slots)
+    budget = round(100 * slots / sum(recorded.shape.n_expert), 2)
+    counts = {name: replay_recorded(library, name, recorded, trace.name) for name in names}
+    found = {_ENGINE: Counts(**recorded.counters), **counts}
+    return str(path), trace, [make_row(str(path), trace, budget, slots, *item) for item in found.items()]
 
 
 def parse_shares(text: str) -> list[Fraction]:

@@ -10,7 +10,7 @@ import ctypes
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +20,7 @@ from guanaco.cache.policies.belady import Belady
 from guanaco.cache.policy import PolicyShape, Selection
 from guanaco.cache.reference import Served
 from guanaco.errors import EngineError, UsageError
+from guanaco.simulator.recorded import Recorded
 from guanaco.simulator.trace import Trace
 
 BELADY = "belady"
@@ -101,11 +102,23 @@ class NativeCache:
         numbers = (ctypes.c_int16 * len(ids)).from_buffer(ids)
         counters = (ctypes.c_uint64 * 4)()
         if self._library.guanaco_sim_replay(self._sim, numbers, trace.n_tokens, counters) < 0:
-            raise UsageError(f"{trace.name} selects more experts at once than there are slots")
+            raise _too_many(trace.name)
+        hits, misses, evictions, serve_ns = counters
+        return Counts(hits, misses, evictions, serve_ns, *self.evictions())
+
+    def prior(self, group: int, use: Sequence[float]) -> None:
+        """Before the first selection: uses a token to expect of each of the group's experts."""
+        number = ctypes.c_double
+        set_prior = self._library.guanaco_sim_prior
+        set_prior.argtypes = [ctypes.c_void_p, _WORD, ctypes.POINTER(number), _WORD]
+        if set_prior(self._sim, group, (number * len(use))(*use), len(use)) != 0:
+            raise ValueError(f"a prior of layer {group} that does not fit its experts")
+
+    def evictions(self) -> tuple[int, int]:
+        """Of hot experts, and of those read again soon; since the start."""
         hot, reread = ctypes.c_uint64(), ctypes.c_uint64()
         self._library.guanaco_sim_evictions(self._sim, ctypes.byref(hot), ctypes.byref(reread))
-        hits, misses, evictions, serve_ns = counters
-        return Counts(hits, misses, evictions, serve_ns, hot.value, reread.value)
+        return hot.value, reread.value
 
 
 def shape_for(trace: Trace, share: Fraction, *, by_bytes: bool = False) -> PolicyShape:
@@ -145,12 +158,37 @@ def selections(trace: Trace) -> Iterator[Selection]:
 def replay(library: Path, policy: str, trace: Trace, shape: PolicyShape) -> Counts:
     """One policy over one trace with the slots of ``shape``, which hold every selection."""
     if policy == BELADY:
-        best = Belady(shape, list(selections(trace))).replay()
-        if best is None:
-            raise UsageError(f"{trace.name} selects more experts at once than there are slots")
-        return Counts(best.hits, best.misses, best.evictions)
+        return _optimum(trace.name, shape, list(selections(trace)))
     with NativeCache(library, policy, shape) as cache:
         return cache.replay(trace)
+
+
+def replay_recorded(library: Path, policy: str, recorded: Recorded, name: str) -> Counts:
+    """One policy over what a running engine asked of its cache, prompts included, with that cache's slots."""
+    if policy == BELADY:
+        return _optimum(name, recorded.shape, recorded.selections)
+    hits = misses = evictions = 0
+    with NativeCache(library, policy, recorded.shape) as cache:
+        for selection in recorded.selections:
+            served = cache.serve(selection)
+            if served is None:
+                raise _too_many(name)
+            hits += len(selection.experts) - served.misses
+            misses += served.misses
+            evictions += len(served.victims)
+        hot, reread = cache.evictions()
+    return Counts(hits, misses, evictions, evict_hot=hot, evict_reread=reread)
+
+
+def _optimum(name: str, shape: PolicyShape, served: Sequence[Selection]) -> Counts:
+    best = Belady(shape, served).replay()
+    if best is None:
+        raise _too_many(name)
+    return Counts(best.hits, best.misses, best.evictions)
+
+
+def _too_many(name: str) -> UsageError:
+    return UsageError(f"{name} selects more experts at once than there are slots")
 
 
 def _open(path: Path) -> ctypes.CDLL:

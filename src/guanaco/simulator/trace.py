@@ -9,7 +9,8 @@ Formats, told apart by their first line:
     ``turn,phase,step,layer,slot,expert,...`` (phase 0 = prompt, 1 = decode);
   - JSON lines ``{"tok": n, "layers": [[ids], ...]}`` without a header: all decode, shape taken from the data;
   - our own: a header line ``{"guanaco_trace": 1, ...}``, then a line ``{"phase": p, "layers": [[ids], ...]}``
-    for each token.
+    for each token. It may say more of a token: ``resident`` and ``weights``, parallel to ``layers``: what was
+    in memory when it was selected, and the router's score of it. What else is recorded: see ``recorded``.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from guanaco.errors import UsageError
+from guanaco.simulator.recorded import Recorded, RecordedReader, is_batch
 
 PROMPT, DECODE = 0, 1
 REPLAY_MAGIC = b"GNRP"
 _REPLAY_PLAIN, _REPLAY_PREDICTED = 1, 2
-_FORMAT_VERSION = 1
+FORMAT_VERSION = 1
 # A hostile header must not make us allocate: larger than any model, small enough for a list.
 _MAX_LAYERS, _MAX_EXPERTS = 4096, 32_767
 
@@ -46,6 +49,7 @@ class Trace:
     steps: tuple[Step, ...] = field(repr=False)
     phase: tuple[int, ...] = field(repr=False)  # of each token
     expert_bytes: tuple[int, ...] | None = field(default=None, repr=False)  # of each layer; None: unknown
+    recorded: Recorded | None = field(default=None, repr=False)  # by a running engine
 
     @property
     def n_tokens(self) -> int:
@@ -54,7 +58,8 @@ class Trace:
     def decoded(self) -> Trace:
         """The decode tokens only."""
         kept = [i for i, phase in enumerate(self.phase) if phase == DECODE]
-        return replace(self, steps=tuple(self.steps[i] for i in kept), phase=(DECODE,) * len(kept))
+        steps = tuple(self.steps[i] for i in kept)
+        return replace(self, steps=steps, phase=(DECODE,) * len(kept), recorded=None)
 
     def first_incomplete_token(self) -> int | None:
         """The first token with fewer ids than ``top_k`` in some layer; None when all are whole."""
@@ -85,7 +90,7 @@ def parse_trace(path: Path, file: TextIO) -> Trace:
 def write_trace(trace: Trace, path: Path) -> None:
     """Write our own format, through a temporary name."""
     header = {
-        "guanaco_trace": _FORMAT_VERSION,
+        "guanaco_trace": FORMAT_VERSION,
         "name": trace.name,
         "n_layer": trace.n_layer,
         "n_expert": trace.n_expert,
@@ -100,7 +105,9 @@ def write_trace(trace: Trace, path: Path) -> None:
     partial.replace(path)
 
 
-def write_replay(trace: Trace, path: Path, predictions: Sequence[Sequence[Sequence[int]]] | None = None) -> None:
+def write_replay(
+    trace: Trace, path: Path, predictions: Sequence[Sequence[Sequence[int]]] | None = None
+) -> None:
     """Write what the native library replays: a header, then int16 ids[token][layer][slot], little endian.
 
     ``predictions[token][layer]`` are the ids predicted for that layer before it ran, best first, -1 for none,
@@ -237,17 +244,26 @@ def _step_of(path: Path, line: int, value: dict[str, object]) -> Step:
 def _read_json_lines(path: Path, file: TextIO) -> Trace:
     objects = _objects(path, file)
     header: dict[str, object] = {}
+    recorded: RecordedReader | None = None
     found: list[tuple[int, int, Step]] = []  # line, phase, step
     for line, value in objects:
+        fail = partial(_fail, path, line)
         if "guanaco_trace" in value and not found and not header:
             header = value
-            if value["guanaco_trace"] != _FORMAT_VERSION:
+            if value["guanaco_trace"] != FORMAT_VERSION:
                 raise _fail(path, line, f"trace format {value['guanaco_trace']}; this version reads 1")
+            recorded = RecordedReader(header, fail)
+            continue
+        if recorded is not None and is_batch(value):
+            recorded.batch(value, fail)
             continue
         phase = value.get("phase", DECODE)
         if phase not in (PROMPT, DECODE):
             raise _fail(path, line, f"phase {phase!r}; 0 = prompt, 1 = decode")
-        found.append((line, int(phase), _step_of(path, line, value)))
+        step = _step_of(path, line, value)
+        found.append((line, int(phase), step))
+        if recorded is not None:
+            recorded.token(step)
     if not found:
         raise UsageError(f"{path} holds no tokens")
     n_layer, n_expert, top_k = _shape_of(path, header, found)
@@ -265,6 +281,7 @@ def _read_json_lines(path: Path, file: TextIO) -> Trace:
         steps=tuple(step for _, _, step in found),
         phase=tuple(phase for _, phase, _ in found),
         expert_bytes=_layer_bytes(path, header, n_layer),
+        recorded=None if recorded is None else recorded.finish(partial(_fail, path, found[-1][0])),
     )
 
 
