@@ -13,9 +13,10 @@ import click
 import pytest
 
 from guanaco import errors
+from guanaco.bench.bandwidth import BOUND_FIELDS
 from guanaco.bench.ratio import Ratio
 from guanaco.bench.ways import WAYS
-from guanaco.cli import bench, main, table
+from guanaco.cli import bench, main, table, trace
 from guanaco.cli.chat import Answer
 from guanaco.cli.demo import demo_model
 from guanaco.cli.exec import _REFUSED_WORDS
@@ -33,6 +34,7 @@ from guanaco.planner.render import plan_json
 from guanaco.server import metrics, problems
 from guanaco.server.app import create_app
 from guanaco.server.state import RequestCounts, Serving
+from guanaco.simulator.recording import Written
 from guanaco.simulator.report import Row
 from guanaco.units import GIB
 from tests.support import markdown
@@ -96,7 +98,7 @@ def row_of(page: str, word: str) -> list[str]:
 def test_every_flag_is_where_its_command_is(name: str) -> None:
     own = first_words(markdown.section(CLI_PAGE, name))
     for flag in options(name):
-        if name == "bench" or flag not in SHARED:
+        if name in ("bench", "simulate") or flag not in SHARED:  # neither loads a model by the shared flags
             assert flag in own, f"{flag} of {name}"
         else:
             shared = markdown.section(CLI_PAGE, GROUP_TITLES[SHARED[flag].group])
@@ -148,7 +150,7 @@ def test_the_json_of_run_and_plan(plan: Plan) -> None:
     assert named_in("plan") == keys_of({**plan_shape, "details": {}})
     stats = native_stats()
     answer = Answer("text", "", (1,), "stop", 1, 1.0, 1, 1.0)
-    facts = RunFacts(plan, "lru", 1.0, 1, stats, stats, (answer,))
+    facts = RunFacts(plan, "lru", "auto", (), 1.0, 1, stats, stats, (answer,))
     assert named_in("run, demo") == keys_of({**run_json(facts, plan_shape), "plan": {}})
 
 
@@ -162,10 +164,17 @@ def test_the_json_of_simulate() -> None:
     assert named_in("simulate") == {"rows", *(field.name for field in fields(Row))}
 
 
+def test_the_json_of_trace() -> None:
+    stats = native_stats()
+    shape = trace._shape(Path("t"), Written(1, 1, 1, True), stats)
+    assert named_in("trace") == keys_of(shape)
+
+
 def test_the_json_of_bench() -> None:
     machine = {"machine", "system", "cores", "ram_bytes", "guanaco", "engine"}
     ratio = {"ratios", "figure", "against", *(field.name for field in fields(Ratio))}
-    assert named_in("bench") == {"rows", *bench._FIELDS, *machine, *ratio}
+    bound = {"bounds", *BOUND_FIELDS}
+    assert named_in("bench") == {"rows", *bench._FIELDS, *machine, *ratio, *bound}
 
 
 def test_endpoints() -> None:
