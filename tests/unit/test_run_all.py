@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 import pytest
-
 from benchmarks.run_all import commands, main
+
 from guanaco.bench.ways import find_ways
 from guanaco.cli.main import cli
 
