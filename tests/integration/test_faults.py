@@ -38,10 +38,10 @@ SHORT = {
 LONG_PROMPT = {**SHORT, "prompt": "Once upon a time there was a guanaco. " * 25}
 
 
-def streamed_spec(path: Path, io: str) -> EngineSpec:
+def streamed_spec(path: Path, io: str, **more: Any) -> EngineSpec:
     """The demo model from ``path`` with nine experts a layer in RAM; test faults are allowed."""
     config = LoadConfig(
-        path, load_mode="streaming", io=io, max_experts=9, memory_bytes=256 * MIB, cache_ram_bytes=MIB
+        path, load_mode="streaming", io=io, max_experts=9, memory_bytes=256 * MIB, cache_ram_bytes=MIB, **more
     )
     model = read_model(path)
     return EngineSpec(model, config, plan(model, MACHINE, config), native_extra={"testing": True})
@@ -149,7 +149,15 @@ def test_a_stream_ends_with_an_error_after_right_tokens_only(engine: Engine) -> 
     assert tokens == expected
 
 
-def test_nothing_leaks_over_fifty_faults(engine: Engine) -> None:
+@pytest.mark.parametrize("io", ["auto", "threads"])
+@pytest.mark.parametrize(("policy", "pilot"), [("lru", "off"), ("recall", "gate")])
+def test_nothing_leaks_over_fifty_faults(io: str, policy: str, pilot: str) -> None:
+    with loaded(streamed_spec(demo_model(), io, policy=policy, pilot=pilot)) as engine:
+        check_nothing_leaks(engine, repeats=policy == "lru")
+
+
+def check_nothing_leaks(engine: Engine, *, repeats: bool) -> None:
+    """``repeats``: what is in the slots depends on the last text alone."""
     pid = engine.pid
     assert pid is not None
 
@@ -177,7 +185,8 @@ def test_nothing_leaks_over_fifty_faults(engine: Engine) -> None:
             break
     assert len(resident) == 50
     assert tokens_of(engine) == expected
-    assert misses_when_repeated() == misses, "as many slots as before"
+    again = misses_when_repeated()
+    assert again == misses if repeats else again < 1.2 * misses, "as many slots as before"
     assert counters(engine).unmanaged == 0
     assert resident[-1] - resident[9] < 2 * MIB, "memory does not grow with faults"
 
