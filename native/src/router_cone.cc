@@ -125,6 +125,7 @@ class RouterCone::Builder {
     if (!in_graph(tensor)) {  // a weight, or an input of the graph
       return tensor->data != nullptr && tensor->op == api_.op_none && is_on_host(api_, tensor);
     }
+    if (tensor == state_->view_src) return false;  // more than the state
     if (!first_visit(tensor)) return true;
     order_.push_back(tensor);
     if (order_.size() > kMostNodes || tensor->op == api_.op_mul_mat_id) return false;

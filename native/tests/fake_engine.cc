@@ -1,8 +1,11 @@
 #include "fake_engine.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <numeric>
 
 using fake::Fault;
 using fake::FullTensor;
@@ -26,6 +29,12 @@ using guanaco::Context;
 namespace {
 
 Fault g_fault = Fault::kNone;
+std::vector<fake::OwnRun> g_runs;
+int g_backends = 0;
+
+struct Backend {
+  int n_threads = 4;
+};
 
 FullTensor* new_tensor(Context* context, int32_t type, int64_t ne0, int64_t ne1, int64_t ne2) {
   FullTensor* tensor = &context->tensors.emplace_back();
@@ -44,11 +53,36 @@ FullTensor* new_tensor(Context* context, int32_t type, int64_t ne0, int64_t ne1,
   return tensor;
 }
 
-void compute_product(Scheduler* scheduler, const Tensor* node) {
+template <typename T>
+T& at(const Tensor* tensor, int64_t i0, int64_t i1) {
+  return *reinterpret_cast<T*>(static_cast<char*>(tensor->data) + static_cast<size_t>(i0) * tensor->nb[0] +
+                               static_cast<size_t>(i1) * tensor->nb[1]);
+}
+
+// A number that depends on every byte and its place.
+float digest(const std::string& bytes) {
+  uint32_t sum = 1;
+  for (const char byte : bytes) sum = sum * 31 + static_cast<unsigned char>(byte);
+  return static_cast<float>(sum % 65521);
+}
+
+// A product of experts, row by row: each depends on the expert's bytes and on its own input.
+void multiply_experts(const Tensor* node, const fake::ProductResult& result) {
+  const Tensor* input = node->src[1];
+  for (size_t i = 0; i < result.slices.size(); ++i) {
+    const int64_t row = static_cast<int64_t>(i);
+    const float weight = digest(result.slices[i]);
+    for (int64_t k = 0; k < node->ne[0]; ++k) {
+      at<float>(node, k, row) = weight + static_cast<float>(k) * at<float>(input, 0, row % input->ne[1]);
+    }
+  }
+}
+
+fake::ProductResult compute_product(const Tensor* node) {
   const Tensor* weights = node->src[0];
   const Tensor* ids = node->src[2];
-  fake::ProductResult& result = scheduler->products[node];
-  result = {weights->ne[2], static_cast<const char*>(weights->data), static_cast<const char*>(ids->data), {}};
+  fake::ProductResult result = {
+      weights->ne[2], static_cast<const char*>(weights->data), static_cast<const char*>(ids->data), {}};
   const size_t n_bytes = static_cast<size_t>(weights->ne[0] * weights->ne[1]);
   for (int64_t row = 0; row < ids->ne[1]; ++row) {
     for (int64_t k = 0; k < ids->ne[0]; ++k) {
@@ -59,15 +93,61 @@ void compute_product(Scheduler* scheduler, const Tensor* node) {
                                    : "?");
     }
   }
+  if (node->data != nullptr && node->src[1]->data != nullptr && ids->ne[1] == 1) multiply_experts(node, result);
+  return result;
+}
+
+void compute_rows(const Tensor* node) {
+  const Tensor* a = node->src[0];
+  const Tensor* b = node->src[1];
+  for (int64_t row = 0; row < node->ne[1]; ++row) {
+    if (node->op == fake::kArgsort) {
+      std::vector<int32_t> order(static_cast<size_t>(node->ne[0]));
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int32_t i, int32_t j) { return at<float>(a, i, row) > at<float>(a, j, row); });
+      for (int64_t k = 0; k < node->ne[0]; ++k) at<int32_t>(node, k, row) = order[static_cast<size_t>(k)];
+      continue;
+    }
+    float sum = 0;
+    for (int64_t k = 0; k < a->ne[0]; ++k) sum += at<float>(a, k, row) * at<float>(a, k, row);
+    const float length = std::sqrt(sum / static_cast<float>(a->ne[0]) + 1e-6f);
+    for (int64_t k = 0; k < node->ne[0]; ++k) {
+      float& value = at<float>(node, k, row);
+      if (node->op == fake::kRmsNorm) value = at<float>(a, k, row) / length;
+      if (node->op == fake::kMul) value = at<float>(a, k, row) * at<float>(b, k, row % b->ne[1]);
+      if (node->op == fake::kAdd) value = at<float>(a, k, row) + at<float>(b, k, row % b->ne[1]);
+      if (node->op == fake::kCpy) value = at<float>(a, k, row);
+      if (node->op != fake::kMulMat) continue;
+      float product = 0;
+      for (int64_t i = 0; i < a->ne[0]; ++i) product += at<float>(a, i, k) * at<float>(b, i, row);
+      value = product;
+    }
+  }
+}
+
+bool has_data(const Tensor* node) {
+  if (node->data == nullptr || node->src[0] == nullptr || node->src[0]->data == nullptr) return false;
+  const bool is_binary = node->op == fake::kMul || node->op == fake::kAdd || node->op == fake::kMulMat;
+  return !is_binary || (node->src[1] != nullptr && node->src[1]->data != nullptr);
+}
+
+void compute_node(Tensor* node, std::vector<fake::ProductResult>* products) {
+  if (node->op == fake::kNone) return;
+  const FullTensor* full = static_cast<const FullTensor*>(node);
+  if (node->op == fake::kMulMatId) products->push_back(compute_product(node));
+  if (full->action != nullptr) (*full->action)();
+  const bool has_rows = node->op == fake::kArgsort || node->op == fake::kRmsNorm || node->op == fake::kMul ||
+                        node->op == fake::kAdd || node->op == fake::kMulMat || node->op == fake::kCpy;
+  if (full->action == nullptr && has_rows && has_data(node)) compute_rows(node);
 }
 
 void compute_node(Scheduler* scheduler, Tensor* node) {
   if (scheduler->before_node) scheduler->before_node(node);
   scheduler->computed.push_back(node);
-  if (node->op == fake::kNone) return;
-  if (node->op == fake::kMulMatId) compute_product(scheduler, node);
-  const FullTensor* full = static_cast<const FullTensor*>(node);
-  if (full->action != nullptr) (*full->action)();
+  std::vector<fake::ProductResult> products;
+  compute_node(node, &products);
+  if (!products.empty()) scheduler->products[node] = products[0];
 }
 
 // One split: nodes are asked for until one is needed, then all of them are computed, then that one is shown.
@@ -91,6 +171,13 @@ void compute_split(Scheduler* scheduler, const std::vector<Tensor*>& nodes, size
 extern "C" {
 
 void fake_engine_fault(Fault fault) { g_fault = fault; }
+
+void fake_engine_take_runs(std::vector<fake::OwnRun>* runs) {
+  *runs = std::move(g_runs);
+  g_runs.clear();
+}
+
+int fake_engine_backends() { return g_backends; }
 
 int fake_engine_decode(Scheduler* scheduler, Graph* graph) {
   return ggml_backend_sched_graph_compute_async(scheduler, graph);
@@ -119,6 +206,11 @@ FAKE_API const char* ggml_op_name(int32_t op) {
   switch (op) {
     case fake::kNone: return "NONE";
     case fake::kAdd: return "ADD";
+    case fake::kMul: return "MUL";
+    case fake::kRmsNorm: return "RMS_NORM";
+    case fake::kReshape: return "RESHAPE";
+    case fake::kCpy: return "CPY";
+    case fake::kMulMat: return "MUL_MAT";
     case fake::kGetRows: return "GET_ROWS";
     case fake::kArgsort: return "ARGSORT";
     case fake::kView: return "VIEW";
@@ -140,6 +232,46 @@ struct InitParams {
   void* mem_buffer;
   bool no_alloc;
 };
+
+FAKE_API void* ggml_backend_cpu_init() {
+  if (g_fault == Fault::kNoBackend) return nullptr;
+  ++g_backends;
+  return new Backend;
+}
+
+FAKE_API void ggml_backend_free(void* backend) {
+  --g_backends;
+  delete static_cast<Backend*>(backend);
+}
+
+FAKE_API void ggml_backend_cpu_set_n_threads(void* backend, int n_threads) {
+  static_cast<Backend*>(backend)->n_threads = n_threads;
+}
+
+FAKE_API int ggml_backend_graph_compute(void* backend, Graph* graph) {
+  fake::OwnRun& run = g_runs.emplace_back();
+  run.n_threads = static_cast<Backend*>(backend)->n_threads;
+  if (g_fault == Fault::kCompute) return guanaco::kStatusFailed;
+  for (Tensor* node : graph->nodes) {
+    run.ops.push_back(node->op);
+    compute_node(node, &run.products);
+  }
+  return guanaco::kStatusSuccess;
+}
+
+FAKE_API size_t ggml_graph_overhead_custom(size_t size, bool) { return size * sizeof(void*); }
+
+FAKE_API Graph* ggml_new_graph_custom(Context* context, size_t, bool) { return &context->graphs.emplace_back(); }
+
+FAKE_API void ggml_graph_clear(Graph* graph) { graph->nodes.clear(); }
+
+FAKE_API void ggml_graph_add_node(Graph* graph, Tensor* tensor) { graph->nodes.push_back(tensor); }
+
+FAKE_API size_t ggml_nbytes(const Tensor* tensor) {
+  size_t nbytes = sizeof(float);
+  for (int i = 0; i < guanaco::kMaxDims; ++i) nbytes += static_cast<size_t>(tensor->ne[i] - 1) * tensor->nb[i];
+  return nbytes;
+}
 
 FAKE_API Context* ggml_init(InitParams) { return new Context; }
 

@@ -1,8 +1,9 @@
 // A stand-in for the engine: a shared library with ggml's names, graphs a test can build by hand, and a scheduler that
 // walks them as ggml's does.
 //
-// Owns: the order of callbacks and when the fields of a node are read. Leaves arithmetic out: a product records which
-// bytes it was given. It is a library of its own so that names are looked up in it as in the real one.
+// Owns: the order of callbacks and when the fields of a node are read, and enough arithmetic to tell right from wrong:
+// a product records which bytes it was given, and nodes that have data are computed. It is a library of its own so that
+// names are looked up in it as in the real one.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,10 @@
 
 namespace fake {
 
-enum Op : int32_t { kNone = 0, kAdd = 2, kGetRows = 5, kArgsort = 7, kView = 11, kMulMatId = 23 };
+enum Op : int32_t {
+  kNone = 0, kAdd = 2, kMul = 3, kGetRows = 5, kArgsort = 7, kRmsNorm = 9, kView = 11, kReshape = 12, kCpy = 13,
+  kMulMat = 22, kMulMatId = 23
+};
 
 // Like the engine's, longer than the mirrored prefix.
 struct FullTensor : guanaco::Tensor {
@@ -39,9 +43,17 @@ struct ProductResult {
   std::vector<std::string> slices;  // by row, then by place in the row; "?" for an id out of range
 };
 
-// Faults that ggml_* functions can be told to have, each in one field.
+// A graph that was computed on a back end of its own, outside a scheduler.
+struct OwnRun {
+  int n_threads = 0;
+  std::vector<int32_t> ops;
+  std::vector<ProductResult> products;
+};
+
+// Faults that ggml_* functions can be told to have, each in one field; the last two of the processor's back end.
 enum class Fault {
-  kNone, kType, kShape, kStride, kOpName, kSources, kView, kData, kName, kBuffer, kGraphNodes, kTooSmall, kTooLarge
+  kNone, kType, kShape, kStride, kOpName, kSources, kView, kData, kName, kBuffer, kGraphNodes, kTooSmall, kTooLarge,
+  kNoBackend, kCompute
 };
 
 }  // namespace fake
@@ -68,6 +80,9 @@ struct Scheduler {
 extern "C" {
 
 FAKE_API void fake_engine_fault(fake::Fault fault);
+// What was run since the last call.
+FAKE_API void fake_engine_take_runs(std::vector<fake::OwnRun>* runs);
+FAKE_API int fake_engine_backends();  // that are not freed
 // Runs a graph as the engine's own code does: by a call through the linkage table.
 FAKE_API int fake_engine_decode(guanaco::Scheduler* scheduler, guanaco::Graph* graph);
 

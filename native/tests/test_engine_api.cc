@@ -4,6 +4,7 @@
 #include "check.h"
 #include "engine_api.h"
 #include "fake_engine.h"
+#include "mini_graph.h"
 
 using fake::Fault;
 using guanaco::EngineApi;
@@ -23,6 +24,18 @@ TEST(engine_api_loads) {
   CHECK_EQ(api.op_mul_mat_id, fake::kMulMatId);
   CHECK_EQ(api.op_none, fake::kNone);
   CHECK_EQ(api.tensor_bytes, sizeof(fake::FullTensor));
+  CHECK(api.compute.complete);
+  CHECK(!api.compute.shares_threads);  // it has none
+}
+
+// Computing outside the engine's graphs is an addition: an engine without it streams all the same.
+TEST(engine_api_may_lack_what_own_graphs_take) {
+  guanaco::ComputeApi compute;
+  CHECK(!compute.complete);
+  EngineApi api;
+  guanaco::MiniGraph mini(api);
+  CHECK(!mini.usable());
+  CHECK(!mini.run({}, 1));
 }
 
 TEST(engine_api_refuses_other_layouts) {
