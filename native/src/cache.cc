@@ -77,6 +77,7 @@ int32_t Cache::place_guess(uint32_t group, int32_t expert, Served* out) {
   Class& cls = classes_[size_class];
   if (slot_of(group, expert) >= 0 || cls.n_free == 0) return -1;
   if (cls.empty.empty() && !has_free_transient(cls)) {
+    if (cls.until_median == 0) update_median(&cls);
     // Looked at before it is taken: what decoding uses often is not given up for a guess.
     const int32_t victim = policy_->victim(size_class, cls.pins.data());
     if (victim < 0 || is_hot(cls.slots[static_cast<size_t>(victim)], cls.median_use)) return -1;
@@ -121,10 +122,7 @@ void Cache::evict(uint32_t size_class, uint32_t slot, Served* out) {
   Class& cls = classes_[size_class];
   const ExpertId old = cls.slots[slot];
   const size_t group = static_cast<size_t>(old.group), expert = static_cast<size_t>(old.expert);
-  if (!policy_->has_pins() && cls.until_median-- == 0) {
-    cls.median_use = median_use(cls);
-    cls.until_median = static_cast<uint32_t>(cls.slots.size()) / kMediansPerTurnover;
-  }
+  if (cls.until_median-- == 0) update_median(&cls);
   if (is_hot(old, cls.median_use)) ++counts_.evict_hot;
   ++counts_.evictions;
   residency_[group][expert] = -1;
@@ -175,6 +173,11 @@ bool Cache::abandon(uint32_t size_class, uint32_t slot) {
   if (cls.pins[slot] != 0) return false;
   cls.empty.push_back(slot);
   return true;
+}
+
+void Cache::update_median(Class* cls) {
+  if (!policy_->has_pins()) cls->median_use = median_use(*cls);
+  cls->until_median = static_cast<uint32_t>(cls->slots.size()) / kMediansPerTurnover;
 }
 
 bool Cache::is_hot(const ExpertId& id, double median) const {

@@ -86,6 +86,7 @@ class Cache {
   void make_lasting(Class* cls, uint32_t slot);
   bool is_hot(const ExpertId& id, double median) const;
   double median_use(const Class& cls) const;
+  void update_median(Class* cls);
 
   const std::vector<uint32_t> size_class_;  // [group]
   std::unique_ptr<Policy> policy_;

@@ -46,7 +46,8 @@ class Policy {
   virtual void placed(uint32_t group, int32_t expert, uint32_t slot, bool transient) = 0;
   // A read failed: the slot holds nothing.
   virtual void emptied(uint32_t size_class, uint32_t slot) = 0;
-  // The slot to reuse, or -1. One with a pin is in use by the running graph or by a read and is not named.
+  // The slot to reuse, or -1. One with a pin is in use by the running graph or by a read and is not named. One whose pin
+  // was taken away since the last selected() need not be thought of.
   virtual int32_t victim(uint32_t size_class, const uint32_t* pins) = 0;
   // The greater, the sooner used, as of the layer last selected. Comparable within one policy only.
   virtual double worth(uint32_t group, int32_t expert) const = 0;

@@ -62,7 +62,7 @@ char* Store::part_base(uint32_t group, uint32_t part) const {
 }
 
 bool Store::acquire(uint32_t group, const std::vector<uint32_t>& part_order, size_t n_transient, Lease* lease) {
-  collect(false);
+  reap(false);  // nothing more is read for guesses before it is known which were right
   idle_ns_ = reads_.has_demand() ? 0 : now_ns() - std::max(served_ns_, reads_.demand_ended_ns());
   settle_guesses(group, lease->experts);
   const std::vector<uint32_t>& order = whole_order(group, part_order);
@@ -117,10 +117,14 @@ void Store::start() {
   while (reads_.wants_guess() && begin_guess()) reads_.start();
 }
 
-void Store::collect(bool block) {
+void Store::reap(bool block) {
   done_.clear();
   reads_.collect(block, &done_);
   for (const PartDone& done : done_) take_in(done);
+}
+
+void Store::collect(bool block) {
+  reap(block);
   start();
 }
 

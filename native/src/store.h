@@ -111,6 +111,8 @@ class Store {
   // All parts, in the order of `part_order`, those it does not name last: a slot always becomes whole.
   const std::vector<uint32_t>& whole_order(uint32_t group, const std::vector<uint32_t>& part_order);
   PartRead pinned_read(uint32_t group, int32_t expert, uint32_t slot, uint32_t part);
+  // Takes in what has arrived; collect() also starts what was waiting.
+  void reap(bool block);
   void collect(bool block);
   void take_in(const PartDone& done);
   bool has_failed(const Lease& lease) const;

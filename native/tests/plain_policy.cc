@@ -11,6 +11,7 @@ PlainPolicy::PlainPolicy(std::string name, guanaco::PolicyShape shape)
       n_pinned_(shape_.n_expert.size(), 0) {}
 
 void PlainPolicy::selected(const Selection& selection) {
+  selection_began_ = clock_;
   const std::vector<int32_t> used(selection.experts + selection.n_transient, selection.experts + selection.n);
   if (token_ < 0 || selection.group <= group_) {
     ++token_;
@@ -71,8 +72,8 @@ void PlainPolicy::warm_up(uint32_t group, const std::vector<int32_t>& used) {
 
 void PlainPolicy::end_warm_up() {
   std::vector<std::vector<Expert>> seen(shape_.n_expert.size());
-  for (const auto& [expert, stamp] : stamps_) {
-    if (stamp > 0) seen[expert.first].push_back(expert);
+  for (const auto& [expert, count] : counts_) {
+    if (count > 0) seen[expert.first].push_back(expert);
   }
   for (uint32_t size_class = 0; size_class < shape_.n_slots.size(); ++size_class) {
     uint64_t total = 0;
@@ -98,8 +99,10 @@ void PlainPolicy::end_warm_up() {
   }
 }
 
-void PlainPolicy::placed(uint32_t group, int32_t expert, uint32_t slot, bool /*transient*/) {
+void PlainPolicy::placed(uint32_t group, int32_t expert, uint32_t slot, bool transient) {
   slots_[{shape_.size_class[group], slot}] = {group, expert};
+  uint64_t& stamp = stamps_[{group, expert}];
+  if (!transient && stamp <= selection_began_) stamp = ++clock_;  // read ahead of its selection
 }
 
 void PlainPolicy::emptied(uint32_t size_class, uint32_t slot) { slots_.erase({size_class, slot}); }

@@ -38,7 +38,7 @@ class PlainPolicy final : public guanaco::Policy {
   std::map<Expert, double> fast_, slow_, heat_;
   std::map<Expert, bool> pinned_;
   std::vector<uint64_t> budgets_, n_pinned_;
-  uint64_t clock_ = 0, n_calls_ = 0;
+  uint64_t clock_ = 0, selection_began_ = 0, n_calls_ = 0;
   uint32_t group_ = 0;
   int64_t token_ = -1;
   std::vector<std::vector<std::vector<int32_t>>> history_;  // [token][group] -> experts

@@ -40,6 +40,7 @@ class ScriptedBackend final : public guanaco::ReadBackend {
 
   // Ends pending read number `index`: with the error the script has for it, else by filling the buffer.
   void finish(size_t index) {
+    if (index >= pending.size()) throw std::runtime_error("the script ends a read that was not started");
     const guanaco::Read read = pending[index];
     pending.erase(pending.begin() + static_cast<long>(index));
     const uint32_t file = file_of(read.fd);

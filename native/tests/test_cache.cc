@@ -130,6 +130,53 @@ TEST(cache_transient_in_use_is_passed_over) {
   CHECK_EQ(evicted(rig.serve(0, {8})), (Experts{5}));  // still the prompt's
 }
 
+TEST(cache_place_guess) {
+  CacheRig rig(one_group(3));
+  Served served;
+  CHECK_EQ(rig.cache.place_guess(0, 7, &served), 0);  // an empty slot
+  CHECK(served.evicted.empty());
+  CHECK_EQ(rig.cache.place_guess(0, 7, &served), -1);  // it has one
+  CHECK_EQ(rig.cache.counts().accesses, 0);            // nobody asked for it yet
+  rig.serve(0, {7});
+  CHECK_EQ(rig.cache.counts().hits, 1);
+  rig.serve(0, {4, 5}, 2);
+  CHECK_EQ(rig.cache.place_guess(0, 8, &served), 2);  // a prompt's goes first
+  CHECK_EQ(evicted(served), (Experts{5}));
+  CHECK_EQ(rig.cache.counts().evictions, 1);
+  CHECK_EQ(rig.cache.slot_of(0, 8), 2);
+  // It is no prompt's: the one left goes next.
+  CHECK_EQ(evicted(rig.serve(0, {9})), (Experts{4}));
+}
+
+TEST(cache_place_guess_gives_up_nothing_hot_or_pinned) {
+  for (const char* policy : {"lru", "lfu", "cycle", "recall"}) {
+    CacheRig rig(one_group(4), policy);
+    Served served;
+    rig.serve(0, {10, 11, 12, 13});
+    for (int i = 0; i < 20; ++i) rig.serve(0, {0, 1});
+    rig.serve(0, {2, 3});
+    rig.serve(0, {4});  // the median is known once something was evicted
+    for (int i = 0; i < 10; ++i) rig.serve(0, {0, 1});
+    const uint64_t hot = rig.cache.counts().evict_hot;
+    std::vector<uint32_t> held;
+    for (int32_t expert = 5; expert < 9; ++expert) {
+      const int32_t slot = rig.cache.place_guess(0, expert, &served);
+      if (slot < 0) break;
+      rig.cache.pin(0, static_cast<uint32_t>(slot));
+      held.push_back(static_cast<uint32_t>(slot));
+    }
+    CHECK(!held.empty() && held.size() <= 2);
+    CHECK(rig.cache.slot_of(0, 0) >= 0 && rig.cache.slot_of(0, 1) >= 0);
+    CHECK_EQ(rig.cache.counts().evict_hot, hot);
+    rig.release(0, held);
+  }
+  CacheRig rig(one_group(2));
+  Served served;
+  const Slots held = rig.hold(0, {1, 2}).slots;
+  CHECK_EQ(rig.cache.place_guess(0, 3, &served), -1);
+  rig.release(0, held);
+}
+
 TEST(cache_abandon) {
   CacheRig rig(one_group(3));
   rig.serve(0, {0, 1, 2});

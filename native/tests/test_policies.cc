@@ -86,14 +86,26 @@ class Twin final : public guanaco::Policy {
   const std::string name_;
 };
 
+// Guesses take slots between two selections, and keep them up to the second.
+void guess(Router* router, guanaco::Cache* cache, uint32_t group, std::vector<std::pair<uint32_t, uint32_t>>* guessed) {
+  guanaco::Served served;
+  for (const int32_t expert : router->select(group, 3)) {
+    const int32_t slot = cache->place_guess(group, expert, &served);
+    if (slot < 0) continue;
+    guessed->emplace_back(cache->size_class(group), static_cast<uint32_t>(slot));
+    cache->pin(guessed->back().first, guessed->back().second);
+  }
+}
+
 // Tokens, prompts, leases held across layers and failed reads, until `n_tokens` tokens have been routed.
-void walk(const std::string& name, const PolicyShape& shape, uint32_t seed, int n_tokens, bool steady) {
+void walk(const std::string& name, const PolicyShape& shape, uint32_t seed, int n_tokens, bool steady,
+          bool guesses = false) {
   Router router(seed, shape);
   auto twin_policy = std::make_unique<Twin>(name, shape);
   Twin& twin = *twin_policy;
   guanaco::Cache cache(shape, std::move(twin_policy));
   guanaco::Served served;
-  std::vector<std::pair<uint32_t, uint32_t>> held;  // class, slot
+  std::vector<std::pair<uint32_t, uint32_t>> held, guessed;  // class, slot
   for (int token = 0; token < n_tokens; ++token) {
     const bool is_prompt = !steady && router.below(20) == 0;
     for (uint32_t group = 0; group < shape.n_expert.size(); ++group) {
@@ -101,6 +113,8 @@ void walk(const std::string& name, const PolicyShape& shape, uint32_t seed, int 
       const size_t k = std::max(1u, shape.top_k[group]);
       const size_t n = is_prompt ? k + router.below(4) : steady ? k : 1 + router.below(k);
       const std::vector<int32_t> experts = router.select(group, n);
+      for (const auto& [size_class, slot] : guessed) cache.unpin(size_class, slot);
+      guessed.clear();
       if (!cache.fits(group, experts)) {
         for (const auto& [size_class, slot] : held) cache.unpin(size_class, slot);
         held.clear();
@@ -118,6 +132,7 @@ void walk(const std::string& name, const PolicyShape& shape, uint32_t seed, int 
         if (!steady && router.below(40) == 0 && !cache.is_pinned(size_class, slot)) cache.abandon(size_class, slot);
       }
       if (router.below(64) == 0) twin.worth(group, experts[0]);
+      if (guesses) guess(&router, &cache, (group + 1) % static_cast<uint32_t>(shape.n_expert.size()), &guessed);
     }
   }
   CHECK(twin.n_victims > 100);
@@ -205,5 +220,12 @@ TEST(policies_are_their_definitions_whatever_comes) {
       walk(name, {{10, 20, 10, 20}, {0, 1, 0, 1}, {12, 18}, {2, 3, 2, 3}}, seed, 250, false);
       walk(name, {{16, 8, 16}, {0, 0, 0}, {13}, {0, 2, 0}}, seed, 200, false);
     }
+  }
+}
+
+TEST(policies_are_their_definitions_between_selections) {
+  for (const char* name : kNames) {
+    walk(name, {{12, 12, 12}, {0, 0, 0}, {14}, {3, 3, 3}}, 21, 200, true, true);
+    walk(name, {{10, 20, 10, 20}, {0, 1, 0, 1}, {12, 18}, {2, 3, 2, 3}}, 22, 150, false, true);
   }
 }
