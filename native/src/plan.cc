@@ -15,6 +15,7 @@ constexpr size_t kMaxPlanBytes = 64u << 20;
 constexpr uint64_t kMaxOffset = uint64_t{1} << 50;
 constexpr uint64_t kMaxChunkBytes = 1u << 30;
 constexpr uint32_t kMaxSlots = 1u << 24;
+constexpr uint32_t kMaxThreads = 4096;
 
 bool parse_io(const std::string& text, IoMode* io) {
   static const struct {
@@ -110,7 +111,7 @@ bool parse_line(const std::string& key, std::istringstream& in, LoadPlan* plan) 
   }
   if (key == "pilot_mass") return read_share(in, &plan->pilot_mass);
   if (key == "overlap") return read_flag(in, &plan->overlap);
-  if (key == "threads") return read_number(in, &plan->threads) && plan->threads > 0;
+  if (key == "threads") return read_number(in, &plan->threads) && plan->threads > 0 && plan->threads <= kMaxThreads;
   if (key == "stats") return !(plan->stats_path = rest_of(in)).empty();
   if (key == "replay") return !(plan->replay_path = rest_of(in)).empty();
   if (key == "record") return !(plan->record_path = rest_of(in)).empty();

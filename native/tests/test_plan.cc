@@ -96,6 +96,37 @@ TEST(plan_policies) {
   CHECK_CONTAINS(error_of(replaced(good_plan(), "policy lru", "policy fifo")), "fifo");
 }
 
+TEST(plan_pilot_and_overlap) {
+  const std::string text = good_plan();
+  LoadPlan plan;
+  std::string error;
+  REQUIRE(parse_plan(text, &plan, &error));
+  CHECK_EQ(plan.pilot, guanaco::PilotMode::kOff);
+  CHECK_EQ(plan.pilot_mass, 0.9);
+  CHECK(plan.overlap);
+  CHECK_EQ(plan.threads, 1);
+  const std::pair<const char*, guanaco::PilotMode> kModes[] = {{"gate", guanaco::PilotMode::kGate},
+                                                               {"transition", guanaco::PilotMode::kTransition},
+                                                               {"auto", guanaco::PilotMode::kAuto}};
+  for (const auto& [name, mode] : kModes) {
+    REQUIRE(parse_plan(replaced(text, "pilot off", std::string("pilot ") + name), &plan, &error));
+    CHECK_EQ(plan.pilot, mode);
+  }
+  REQUIRE(parse_plan(replaced(text, "pilot_mass 0.9", "pilot_mass 1"), &plan, &error));
+  CHECK_EQ(plan.pilot_mass, 1.0);
+  REQUIRE(parse_plan(replaced(replaced(text, "overlap 1", "overlap 0"), "\nthreads 1", "\nthreads 64"), &plan, &error));
+  CHECK(!plan.overlap);
+  CHECK_EQ(plan.threads, 64);
+  for (const char* line : {"pilot guess", "pilot", "pilot 1", "pilot gate auto"}) error_of(replaced(text, "pilot off", line));
+  for (const char* line : {"pilot_mass 0", "pilot_mass -0.5", "pilot_mass 1.01", "pilot_mass nan", "pilot_mass x"}) {
+    error_of(replaced(text, "pilot_mass 0.9", line));
+  }
+  for (const char* line : {"overlap 2", "overlap yes"}) error_of(replaced(text, "overlap 1", line));
+  for (const char* line : {"\nthreads 0", "\nthreads -1", "\nthreads 4097"}) {
+    error_of(replaced(text, "\nthreads 1", line));
+  }
+}
+
 TEST(plan_no_file) {
   CHECK_CONTAINS(error_of("guanaco-plan 1\n"), "no model file");
   LoadPlan plan;

@@ -131,6 +131,67 @@ TEST(replay_off_or_on_a_card) {
   CHECK_EQ(rig.values, (Values{0, 1, 2}));
 }
 
+namespace {
+
+// As replay_file(), with predictions: rank r of a layer of a token is (token + 2 * layer + r) % 8, and -1 in layer 0.
+std::string predicting_file(uint32_t n_ranks, size_t n_predictions) {
+  Header header;
+  header.version = 2;
+  std::string bytes = replay_file(header, 30);
+  bytes.append(reinterpret_cast<const char*>(&n_ranks), sizeof n_ranks);
+  for (size_t i = 0; i < n_predictions; ++i) {
+    const size_t rank = i % n_ranks, layer = i / n_ranks % 2, token = i / n_ranks / 2;
+    const int16_t id = layer == 0 ? int16_t{-1} : static_cast<int16_t>((token + 2 * layer + rank) % 8);
+    bytes.append(reinterpret_cast<const char*>(&id), sizeof id);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST(replay_with_predictions) {
+  ReplayRig rig;
+  CHECK_EQ(rig.replay.predicted(0, 1, 0), -1);  // a trace without
+  TempDir dir;
+  Replay replay;
+  std::string error;
+  REQUIRE(replay.open(dir.write("trace", predicting_file(4, 40)), &error));
+  CHECK_EQ(replay.predicted(0, 0, 0), -1);
+  CHECK_EQ(replay.predicted(3, 1, 0), 5);
+  CHECK_EQ(replay.predicted(3, 1, 3), 0);
+  CHECK_EQ(replay.predicted(3, 1, 4), -1);
+  CHECK_EQ(replay.predicted(3, 2, 0), -1);
+  CHECK_EQ(replay.predicted(3, guanaco::kNoTraceLayer, 0), -1);
+  CHECK_EQ(replay.predicted(5, 1, 0), -1);
+  CHECK_EQ(replay.predicted(~uint64_t{0}, 1, 0), -1);
+  Tensor ids = rig.ids(3, 1, 3);
+  replay.overwrite(rig.api, &rig.stats, 1, 1, &ids);
+  CHECK_EQ(rig.values, (Values{2, 3, 4}));
+}
+
+TEST(replay_refuses_bad_predictions) {
+  TempDir dir;
+  const auto is_refused = [&](const std::string& bytes) {
+    Replay replay;
+    std::string error;
+    CHECK(!replay.open(dir.write("trace", bytes), &error));
+    CHECK_CONTAINS(error, "is not a replay file");
+    return !replay.is_open() && replay.predicted(0, 1, 0) == -1;
+  };
+  CHECK(is_refused(predicting_file(4, 39)));
+  CHECK(is_refused(predicting_file(9, 90)));  // more ranks than experts
+  CHECK(is_refused(predicting_file(1, 0)));
+  std::string none = predicting_file(1, 10);
+  none.replace(24 + 60, 4, std::string(4, '\0'));
+  CHECK(is_refused(none));
+  std::string beyond = predicting_file(1, 10);
+  beyond.replace(24 + 60 + 4 + 2, 2, std::string("\x08\x00", 2));  // expert 8 of 8
+  CHECK(is_refused(beyond));
+  std::string below = predicting_file(1, 10);
+  below.replace(24 + 60 + 4 + 2, 2, std::string("\xfe\xff", 2));  // -2
+  CHECK(is_refused(below));
+}
+
 TEST(replay_refuses) {
   TempDir dir;
   const auto refused = [&](const Header& header, size_t n_ids) {
@@ -147,7 +208,8 @@ TEST(replay_refuses) {
     return header;
   };
   refused(changed([](Header* h) { h->magic = "GGUF"; }), 30);
-  refused(changed([](Header* h) { h->version = 2; }), 30);
+  refused(changed([](Header* h) { h->version = 2; }), 30);  // without predictions
+  refused(changed([](Header* h) { h->version = 3; }), 30);
   refused(changed([](Header* h) { h->n_expert = 7; }), 30);  // an id out of range
   refused(changed([](Header* h) { h->n_expert = 40000; }), 30);
   refused(changed([](Header* h) { h->n_tokens = 6; }), 30);

@@ -1,0 +1,267 @@
+// Products that compute what is there while the rest is read: the same numbers, in the order of arrival.
+#include "fake_engine.h"
+#include "engine_rig.h"
+
+using guanaco::kPage;
+using guanaco::Tensor;
+
+namespace {
+
+std::vector<fake::OwnRun> runs() {
+  std::vector<fake::OwnRun> result;
+  fake_engine_take_runs(&result);
+  return result;
+}
+
+// A layer whose products compute: gate and up on one row for all experts, down on a row for each.
+struct ComputingLayer {
+  ComputingLayer(EngineRig* rig, TestGraph* graph, uint32_t group, const Rows& wanted)
+      : layer(rig->add_layer(graph, group, wanted)) {
+    const int64_t n = static_cast<int64_t>(wanted[0].size());
+    for (size_t i = 0; i < 3; ++i) {
+      give_data(layer.products[i], 4, n);
+      give_data(layer.products[i]->src[1], 1, i == 2 ? n : 1);
+      for (int64_t row = 0; row < layer.products[i]->src[1]->ne[1]; ++row) {
+        static_cast<float*>(layer.products[i]->src[1]->data)[row] = 1.5f + static_cast<float>(row + 7 * static_cast<int64_t>(i));
+      }
+    }
+  }
+  void give_data(Tensor* tensor, int64_t ne0, int64_t ne1) {
+    tensor->ne[0] = ne0;
+    tensor->ne[1] = ne1;
+    tensor->nb[0] = sizeof(float);
+    tensor->nb[1] = sizeof(float) * static_cast<size_t>(ne0);
+    tensor->nb[2] = tensor->nb[3] = tensor->nb[1] * static_cast<size_t>(ne1);
+    tensor->data = numbers.emplace_back(static_cast<size_t>(ne0 * ne1), -1.0f).data();
+  }
+  std::vector<float> output() const {
+    std::vector<float> all;
+    for (const Tensor* product : layer.products) {
+      const float* values = static_cast<const float*>(product->data);
+      all.insert(all.end(), values, values + product->ne[0] * product->ne[1]);
+    }
+    return all;
+  }
+
+  MoeLayer& layer;
+  std::deque<std::vector<float>> numbers;
+};
+
+// What a layer computes when everything is resident.
+std::vector<float> expected_output(const Rows& wanted) {
+  EngineRig rig(1, 16);
+  rig.bed.plan.overlap = false;
+  rig.start();
+  TestGraph graph;
+  ComputingLayer computing(&rig, &graph, 0, wanted);
+  CHECK_EQ(rig.run(&graph), 0);
+  rig.check_products(graph);
+  return computing.output();
+}
+
+struct OverlapRig : EngineRig {
+  explicit OverlapRig(uint32_t slots = 8, bool overlap = true) : EngineRig(1, slots) {
+    bed.plan.overlap = overlap;
+    bed.plan.staging_bytes = 1u << 20;
+    start();
+    TestGraph graph;
+    ComputingLayer warm(this, &graph, 0, {{2, 7}});
+    CHECK_EQ(run(&graph), 0);
+    runs();
+    stats->overlapped = 0;
+    backend->automatic = false;
+  }
+  ~OverlapRig() { backend->automatic = true; }
+};
+
+}  // namespace
+
+TEST(overlap_computes_what_is_there_first) {
+  OverlapRig rig;
+  TestGraph graph;
+  ComputingLayer computing(&rig, &graph, 0, {{9, 2, 4, 7}});
+  // Whenever somebody waits, the youngest read arrives.
+  rig.backend->on_wait = [&] { rig.backend->finish(rig.backend->pending.size() - 1); };
+  CHECK_EQ(rig.run(&graph), 0);
+  CHECK_EQ(computing.output(), expected_output({{9, 2, 4, 7}}));
+  const std::vector<fake::OwnRun> seen = runs();
+  // Gate: the residents; then, as all of up and down is there before, 4 and 9 of gate in turn. Up and down: all there.
+  REQUIRE(seen.size() == 3);
+  std::vector<std::vector<std::string>> slices;
+  for (const fake::OwnRun& run : seen) {
+    REQUIRE(run.products.size() == 1);
+    CHECK_EQ(run.n_threads, 1);
+    slices.push_back(run.products[0].slices);
+  }
+  CHECK(slices[0] == (std::vector<std::string>{rig.bed.slice(0, 0, 2), rig.bed.slice(0, 0, 7)}));
+  CHECK(slices[1] == (std::vector<std::string>{rig.bed.slice(0, 0, 4)}));
+  CHECK(slices[2] == (std::vector<std::string>{rig.bed.slice(0, 0, 9)}));
+  CHECK_EQ(rig.stats->overlapped.load(), 3);  // the last had nobody to wait for
+  CHECK_EQ(rig.stats->unmanaged.load(), 0);
+  CHECK(rig.scheduler.products.count(computing.layer.products[0]) == 0);  // the engine left it out
+  CHECK(rig.bound(computing.layer.products[1]) && rig.bound(computing.layer.products[2]));
+}
+
+// Each product waits only for its own part; the order of arrival within it decides.
+TEST(overlap_of_every_product) {
+  OverlapRig rig;
+  TestGraph graph;
+  ComputingLayer computing(&rig, &graph, 0, {{9, 2, 4, 7}});
+  size_t n_arrived = 0;
+  rig.backend->on_wait = [&] {
+    rig.backend->finish(0);
+    ++n_arrived;
+  };
+  CHECK_EQ(rig.run(&graph), 0);
+  CHECK_EQ(computing.output(), expected_output({{9, 2, 4, 7}}));
+  CHECK_EQ(n_arrived, 6);  // two experts, three parts
+  const std::vector<fake::OwnRun> seen = runs();
+  CHECK_EQ(seen.size(), 9);  // the residents, 9, 4; of each part
+  CHECK_EQ(rig.stats->overlapped.load(), 9);
+  CHECK(rig.scheduler.products.empty());
+  CHECK_EQ(rig.scheduler.computed.size(), graph.graph.nodes.size());
+}
+
+TEST(overlap_of_nothing_resident) {
+  OverlapRig rig;
+  TestGraph graph;
+  ComputingLayer computing(&rig, &graph, 0, {{9, 12, 4, 11}});
+  rig.backend->on_wait = [&] { rig.backend->finish(0); };
+  CHECK_EQ(rig.run(&graph), 0);
+  CHECK_EQ(computing.output(), expected_output({{9, 12, 4, 11}}));
+  CHECK_EQ(runs().size(), 12);
+}
+
+TEST(overlap_leaves_to_the_engine) {
+  const auto runs_of = [](auto change, bool overlap = true) {
+    OverlapRig rig(8, overlap);
+    TestGraph graph;
+    ComputingLayer computing(&rig, &graph, 0, {{9, 2, 4, 7}});
+    change(&rig, &computing);
+    rig.backend->on_wait = [&] { rig.backend->finish_all(); };
+    CHECK_EQ(rig.run(&graph), 0);
+    rig.check_products(graph);
+    CHECK_EQ(rig.scheduler.products.size(), 3);
+    return runs().size();
+  };
+  CHECK_EQ(runs_of([](OverlapRig* rig, ComputingLayer*) {  // all is there
+             rig->backend->automatic = true;
+             TestGraph before;
+             rig->add_layer(&before, 0, {{9, 4}});
+             CHECK_EQ(rig->run(&before), 0);
+             runs();
+           }), 0);
+  CHECK_EQ(runs_of([](OverlapRig*, ComputingLayer*) {}, false), 0);
+  CHECK_EQ(runs_of([](OverlapRig* rig, ComputingLayer*) { rig->bed.plan.threads = 2; }), 0);
+  fake::Buffer card{false, nullptr};
+  CHECK_EQ(runs_of([&](OverlapRig*, ComputingLayer* c) { c->layer.products[1]->buffer = &card; }), 0);
+  CHECK_EQ(runs_of([&](OverlapRig*, ComputingLayer* c) { c->layer.products[2]->src[1]->buffer = &card; }), 0);
+  CHECK_EQ(runs_of([](OverlapRig*, ComputingLayer* c) { c->layer.products[2]->data = nullptr; }), 0);
+  CHECK_EQ(runs_of([](OverlapRig*, ComputingLayer* c) { c->layer.products[2]->src[1]->type = 1; }), 0);
+  CHECK_EQ(runs_of([](OverlapRig*, ComputingLayer* c) { c->layer.products[2]->src[1]->ne[1] = 2; }), 0);
+}
+
+TEST(overlap_needs_an_engine_that_lends_its_functions) {
+  EngineRig rig(1, 8);
+  rig.start();
+  rig.api.compute.complete = false;
+  TestGraph graph;
+  ComputingLayer computing(&rig, &graph, 0, {{9, 2, 4, 7}});
+  CHECK_EQ(rig.run(&graph), 0);
+  rig.check_products(graph);
+  CHECK_EQ(computing.output(), expected_output({{9, 2, 4, 7}}));
+  CHECK_EQ(runs().size(), 0);
+}
+
+TEST(overlap_of_several_tokens_is_the_engines) {
+  OverlapRig rig;
+  TestGraph graph;
+  ComputingLayer computing(&rig, &graph, 0, {{9, 2}, {4, 7}});
+  rig.backend->on_wait = [&] { rig.backend->finish_all(); };
+  CHECK_EQ(rig.run(&graph), 0);
+  rig.check_products(graph);
+  CHECK_EQ(runs().size(), 0);
+}
+
+TEST(overlap_fails_with_a_reason) {
+  for (const uint64_t part : {0u, 1u, 2u}) {
+    OverlapRig rig;
+    TestGraph graph;
+    ComputingLayer computing(&rig, &graph, 0, {{9, 2, 4, 7}});
+    const auto& info = rig.bed.plan.groups[0].parts[part];
+    rig.backend->errors[{0, guanaco::page_floor(info.offset + 4 * info.slice_bytes)}] = -1;
+    rig.backend->on_wait = [&] { rig.backend->finish(0); };
+    CHECK_EQ(rig.run(&graph), guanaco::kStatusFailed);  // run() checks that the graph is as the engine built it
+    const std::string error(rig.stats->error, rig.stats->error_length);
+    CHECK_CONTAINS(error, "expert 4 of blk.0.ffn_");
+    rig.backend->errors.clear();
+    CHECK_EQ(rig.run(&graph), 0);
+    CHECK_EQ(computing.output(), expected_output({{9, 2, 4, 7}}));
+    runs();
+  }
+  OverlapRig rig;
+  TestGraph graph;
+  ComputingLayer computing(&rig, &graph, 0, {{9, 2, 4, 7}});
+  rig.backend->on_wait = [&] { rig.backend->finish_all(); };
+  fake_engine_fault(fake::Fault::kCompute);
+  CHECK_EQ(rig.run(&graph), guanaco::kStatusFailed);
+  CHECK_CONTAINS(std::string(rig.stats->error, rig.stats->error_length), "could not compute");
+  fake_engine_fault(fake::Fault::kNone);
+  CHECK_EQ(rig.run(&graph), 0);
+  CHECK_EQ(computing.output(), expected_output({{9, 2, 4, 7}}));
+  runs();
+}
+
+// Nodes between the products read their results as if the engine had computed them, and a callback sees them.
+TEST(overlap_results_are_there_for_the_next_node) {
+  OverlapRig rig;
+  TestGraph graph;
+  ComputingLayer computing(&rig, &graph, 0, {{9, 2, 4, 7}});
+  const std::vector<float> expected = expected_output({{9, 2, 4, 7}});
+  std::vector<float> seen_by_node, seen_by_user;
+  const Tensor* up = computing.layer.products[1];
+  graph.on_compute(graph.graph.nodes[5], [&] {
+    const float* values = static_cast<const float*>(up->data);
+    seen_by_node.assign(values, values + 16);
+  });
+  struct Seen {
+    const Tensor* up;
+    std::vector<float>* values;
+  } seen{up, &seen_by_user};
+  rig.user.user_data = &seen;
+  rig.user.function = [](Tensor* tensor, bool ask, void* data) {
+    const Seen* self = static_cast<const Seen*>(data);
+    if (!ask && tensor == self->up) {
+      const float* values = static_cast<const float*>(tensor->data);
+      self->values->assign(values, values + 16);
+    }
+    return true;
+  };
+  rig.backend->on_wait = [&] { rig.backend->finish(0); };
+  CHECK_EQ(rig.run(&graph), 0);
+  const std::vector<float> of_up(expected.begin() + 16, expected.begin() + 32);
+  CHECK_EQ(seen_by_node, of_up);
+  CHECK_EQ(seen_by_user, of_up);
+  CHECK_EQ(computing.output(), expected);
+  runs();
+}
+
+// Two products over the same part, as when a fused weight is seen in halves.
+TEST(overlap_of_a_view_that_begins_inside_a_slice) {
+  OverlapRig rig;
+  TestGraph graph;
+  ComputingLayer computing(&rig, &graph, 0, {{9, 2, 4, 7}});
+  fake::FullTensor* half = &graph.tensors.emplace_back();
+  static_cast<Tensor&>(*half) = *rig.weights(0, 0);
+  half->view_src = rig.weights(0, 0);
+  half->ne[1] = 1;
+  half->view_offs = half->nb[1];
+  half->data = static_cast<char*>(half->data) + half->nb[1];
+  computing.layer.products[0]->src[0] = half;
+  rig.backend->on_wait = [&] { rig.backend->finish(0); };
+  CHECK_EQ(rig.run(&graph), 0);
+  const std::vector<fake::OwnRun> seen = runs();
+  REQUIRE(!seen.empty());
+  const std::string whole = rig.bed.slice(0, 0, 2);
+  CHECK(seen[0].products.at(0).slices.at(0) == whole.substr(whole.size() / 2));
+}
