@@ -2,7 +2,8 @@
 
 Owns the budgets, the prompts and the comparison. A streamed cell must equal the resident run of the same
 engine with the same ubatch, must have bound every group, and must have left no expert product to the file
-mapping.
+mapping. Where the pilot asks the next layer's router, each layer's own router is run on its own state too,
+and must select what the engine selected.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ N_PROMPTS, N_TOKENS, N_LOGITS, N_CTX = 20, 128, 32, 512
 ROOT = Path(__file__).resolve().parents[2]
 # One thread: the matrices are tiny, and two cells run beside each other.
 N_THREADS = 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    budget: str
+    io: str
+    policy: str = "recall"
+    pilot: str = "auto"
 
 
 @dataclass
@@ -88,22 +97,34 @@ class Bench:
         return self.references[n_ubatch]
 
     def streamed(
-        self, budget: str, io: str, *, mutation: int = 0, count: int = N_PROMPTS
+        self, cell: Cell, *, mutation: int = 0, count: int = N_PROMPTS, n_tokens: int = N_TOKENS
     ) -> tuple[Plan, Outcome]:
-        config = self.config(budget, io)
-        chosen = plan(self.model, detect(), config, None)
+        chosen = plan(self.model, detect(), self.config(cell.budget, cell.io), None)
+        job = replace(self._job(chosen.n_ubatch, count), n_tokens=n_tokens)
+        return chosen, self.run(self.model, chosen, cell, job, mutation=mutation)
+
+    def run(self, model: ModelMap, chosen: Plan, cell: Cell, job: Job, *, mutation: int = 0) -> Outcome:
+        """``model``: the map that the native plan is written from; groups left out are not managed."""
+        is_control = cell.pilot == "gate"
         with tempfile.TemporaryDirectory(prefix="guanaco-gate-") as folder:
             stats = StatsFile(Path(folder) / "stats")
-            text = native.plan_text(self.model, chosen, io, stats.path, testing=mutation != 0)
+            text = native.plan_text(
+                model,
+                chosen,
+                cell.io,
+                stats.path,
+                testing=is_control or mutation != 0,
+                policy=cell.policy,
+                pilot=cell.pilot,
+            )
             (Path(folder) / "plan").write_text(text)
-            if mutation:
-                stats.control("mutation", mutation)
+            stats.control("pilot_control", int(is_control))
+            stats.control("mutation", mutation)
             environment = {
                 "LD_PRELOAD": str(native.library_path()),
                 **native.plan_environment(Path(folder) / "plan"),
             }
-            outcome = run_cell(self._job(chosen.n_ubatch, count), stats, environment)
-        return chosen, outcome
+            return run_cell(job, stats, environment)
 
     def _job(self, n_ubatch: int, count: int = N_PROMPTS) -> Job:
         return Job(str(self.path), n_ubatch, N_CTX, N_THREADS, self.prompts(count), N_TOKENS, N_LOGITS)
@@ -145,4 +166,9 @@ def differences(reference: Outcome, streamed: Outcome) -> list[str]:
         faults.append(f"{stats.groups_bound} of {stats.groups_expected} groups bound")
     if stats.read_errors or stats.last_error:
         faults.append(f"read errors: {stats.read_errors} {stats.last_error}")
+    if stats.pilot_control_right != stats.pilot_control_total:
+        faults.append(
+            f"{stats.pilot_control_right} of {stats.pilot_control_total} ids were selected again "
+            "by the layers' own routers"
+        )
     return faults

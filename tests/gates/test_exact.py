@@ -1,8 +1,9 @@
 """Exact: streamed equals resident, token for token and, over the first tokens, logit for logit.
 
-Models x I/O modes x budgets. Every cell counts itself; the last test prints cells expected and executed,
-and fewer is a failure. The mutation control must fail in every architecture, else a gate could not see a
-wrong expert.
+Models x I/O modes x budgets, each with another policy and another source of early reads; resident experts
+compute while others are read in all of them. Every cell counts itself; the last test prints cells expected
+and executed, and fewer is a failure. The mutation control must fail in every architecture, else a gate could
+not see a wrong expert.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from guanaco.config import PILOTS, POLICIES
 from guanaco.engine import native
-from tests.gates.harness import BUDGETS, IO_MODES, Bench, differences
+from guanaco.engine.native import NativeStats
+from tests.gates.harness import BUDGETS, IO_MODES, Bench, Cell, differences
 from tests.support.tiny_models import ARCHS, build, spec_named
 from tests.support.tiny_parts import VOCAB
 
@@ -42,6 +45,9 @@ CASES = (
     Case("olmoe-f16", "olmoe", quant="F16"),
 )
 _executed: dict[str, int] = {}
+_tried: set[tuple[str, str]] = set()  # policy and pilot
+# One mode guesses by router everywhere, which is where the routers' control runs; the others take turns.
+_OTHER_PILOTS = ("auto", "transition", "off")
 
 
 @pytest.fixture(scope="module")
@@ -74,34 +80,63 @@ def test_streamed_equals_resident(case: Case, bench_of: object) -> None:
     assert native.has_uring(), "the io_uring gates need a library built with liburing (install liburing-dev)"
     bench: Bench = bench_of(case)  # type: ignore[operator]
     # References first: every budget may choose another ubatch.
-    cells = [(budget, io) for budget in BUDGETS for io in IO_MODES]
+    cells = cells_of(case)
     faults: list[str] = []
 
-    def cell(which: tuple[str, str]) -> list[str]:
-        budget, io = which
-        plan, outcome = bench.streamed(budget, io)
+    def run(cell: Cell) -> list[str]:
+        plan, outcome = bench.streamed(cell)
         found = differences(bench.reference(plan.n_ubatch), outcome)
         expected_mode = {
             "uring": "io_uring, O_DIRECT",
             "threads": "threads, O_DIRECT",
             "pagecache": "page cache",
         }
-        if outcome.stats is not None and outcome.stats.io_mode != expected_mode[io]:
-            found.append(f"ran as {outcome.stats.io_mode}")
-        return [f"{case.name} {budget} {io} (ubatch {plan.n_ubatch}): {fault}" for fault in found]
+        if outcome.stats is not None:
+            if outcome.stats.io_mode != expected_mode[cell.io]:
+                found.append(f"ran as {outcome.stats.io_mode}")
+            found += left_out(cell, outcome.stats, max(group.top_k for group in bench.model.groups))
+        return [f"{case.name} {cell} (ubatch {plan.n_ubatch}): {fault}" for fault in found]
 
     with ThreadPoolExecutor(2) as pool:
-        for found in pool.map(cell, cells):
+        for found in pool.map(run, cells):
             _executed[case.name] = _executed.get(case.name, 0) + 1
             faults += found
+    _tried.update((cell.policy, cell.pilot) for cell in cells if cell.io != "pagecache")
     assert not faults, "\n".join(faults)
+
+
+def cells_of(case: Case) -> list[Cell]:
+    """Over all cases every policy meets every pilot mode, in direct reads."""
+    number = CASES.index(case)
+    cells = []
+    for index, (budget, io) in enumerate((budget, io) for budget in BUDGETS for io in IO_MODES):
+        turn = number + BUDGETS.index(budget)
+        pilot = "gate" if io == "threads" else _OTHER_PILOTS[turn % len(_OTHER_PILOTS)]
+        cells.append(Cell(budget, io, POLICIES[(number + index) % len(POLICIES)], pilot))
+    return cells
+
+
+def left_out(cell: Cell, stats: NativeStats, top_k: int) -> list[str]:
+    """What a cell should have done beside giving the right tokens."""
+    if cell.io == "pagecache":
+        return []
+    faults = []
+    if top_k > 1 and stats.overlapped == 0:
+        faults.append("no expert computed while others were read")
+    if cell.pilot == "gate" and stats.pilot_control_total == 0:
+        faults.append("no router was run")
+    if cell.pilot != "off" and stats.pilot_calls == 0:
+        faults.append("nothing was guessed")
+    if cell.pilot in ("gate", "transition") and cell.budget != "all" and stats.pilot_useful == 0:
+        faults.append("no guess was of use")
+    return faults
 
 
 @pytest.mark.parametrize("case", CASES[: 1 + len(ARCHS)], ids=lambda case: case.name)
 @pytest.mark.parametrize("mutation", [1, 2], ids=["id-off-by-one", "slots-exchanged"])
 def test_a_wrong_expert_is_seen(case: Case, mutation: int, bench_of: object) -> None:
     bench: Bench = bench_of(case)  # type: ignore[operator]
-    plan, outcome = bench.streamed("all", "threads", mutation=mutation, count=6)
+    plan, outcome = bench.streamed(Cell("all", "threads", pilot="gate"), mutation=mutation, count=6)
     reference = bench.reference(plan.n_ubatch)
     tokens, digests = reference.tokens[:6], reference.digests[:6]
     wrong = [i for i in range(6) if outcome.digests[i] != digests[i]]
@@ -115,3 +150,4 @@ def test_every_cell_was_run(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\nexactness gates: {expected} cells expected, {executed} executed")
     assert executed == expected
+    assert _tried == {(policy, pilot) for policy in POLICIES for pilot in PILOTS}

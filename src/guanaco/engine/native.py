@@ -154,7 +154,7 @@ def plan_text(
 ) -> str:
     """The plan file's text. ``manage=False`` writes one that only replays routing.
 
-    ``prior``: for each of the model's groups the uses a token to expect of each expert; an empty one is unknown.
+    ``prior``: of each of the model's groups, the uses a token to expect of each expert; empty: unknown.
     """
     lines = [
         "guanaco-plan 1",
