@@ -21,7 +21,7 @@ test-native: $(INSTALLED)
 
 # Native policies against their Python references on 10,000 random traces; the check tries fewer.
 policies: $(INSTALLED)
-	GUANACO_EXAMPLES=10000 $(BIN)/python -m pytest tests/properties/test_policies_agree.py -k random -p no:cacheprovider --timeout=7200
+	GUANACO_EXAMPLES=10000 $(BIN)/python -m pytest tests/properties/test_policies_agree.py -k "random or prior" -p no:cacheprovider --timeout=7200
 
 # Longer runs: FUZZ_S=1800 make fuzz
 FUZZ_S ?= 60
