@@ -127,7 +127,8 @@ def left_out(cell: Cell, stats: NativeStats, top_k: int) -> list[str]:
         faults.append("no router was run")
     if cell.pilot != "off" and stats.pilot_calls == 0:
         faults.append("nothing was guessed")
-    if cell.pilot in ("gate", "transition") and cell.budget != "all" and stats.pilot_useful == 0:
+    # The smallest arena is full with one layer's selection, and nothing is missing from the largest for long.
+    if cell.pilot in ("gate", "transition") and cell.budget == "quarter" and stats.pilot_useful == 0:
         faults.append("no guess was of use")
     return faults
 
