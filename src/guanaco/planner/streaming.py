@@ -92,7 +92,8 @@ def _work_bytes(load: Load, n_ubatch: int, slots: tuple[int, ...]) -> int:
         (count, max(group.top_k for groups in item.layers for group in groups))
         for item, count in zip(load.classes, slots, strict=True)
     )
-    return work_bytes(load.model, n_ubatch, load.n_threads, products)
+    # The second is for products of one token that the library computes itself while experts are read.
+    return sum(work_bytes(load.model, n_tokens, load.n_threads, products) for n_tokens in (n_ubatch, 1))
 
 
 def _plan(load: Load, budget_bytes: int, n_ubatch: int, slots: tuple[int, ...]) -> Plan:
