@@ -249,6 +249,12 @@ bool check(const LoadPlan& plan, std::string* error) {
 
 }  // namespace
 
+uint64_t ExpertGroup::expert_bytes() const {
+  uint64_t nbytes = 0;
+  for (const ExpertPart& part : parts) nbytes += part.slice_bytes;
+  return nbytes;
+}
+
 uint64_t LoadPlan::arena_bytes() const {
   uint64_t total = 0;
   for (const SizeClass& size_class : classes) total += size_class.slots * size_class.stride_bytes;

@@ -52,6 +52,8 @@ struct ExpertGroup {
   uint32_t top_k = 0;    // experts a token uses; 0: unknown
   std::vector<double> prior;  // [expert] uses a token to expect at first; empty: unknown
   std::vector<ExpertPart> parts;
+
+  uint64_t expert_bytes() const;
 };
 
 // Where early reads of the next layer's experts come from: its own router, learned transitions, or whatever pays.

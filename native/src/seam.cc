@@ -61,10 +61,10 @@ int Seam::compute(Scheduler* scheduler, Graph* graph, const UserCallback& user) 
   cursor_ = matched_begin_ = 0;
   failed_ = false;
   pilot_.begin_graph();
-  int64_t n_tokens = 0;
+  n_tokens_ = 0;
   for (Binding& binding : plan.bindings) {
     binding.served = binding.overlaps = false;
-    n_tokens = std::max(n_tokens, binding.ids->ne[1]);
+    n_tokens_ = std::max(n_tokens_, binding.ids->ne[1]);
   }
   api_.set_eval_callback(scheduler, &Seam::trampoline, this);
   const int status = api_.graph_compute_async(scheduler, graph);
@@ -72,9 +72,9 @@ int Seam::compute(Scheduler* scheduler, Graph* graph, const UserCallback& user) 
   put_back();
   current_ = nullptr;
   add((*stats_)->graphs, 1);
-  add((*stats_)->tokens, static_cast<uint64_t>(n_tokens));
+  add((*stats_)->tokens, static_cast<uint64_t>(n_tokens_));
   recorder_.end_graph();
-  if (replay_->is_open()) replay_->advance(stats_, n_tokens);
+  if (replay_->is_open()) replay_->advance(stats_, n_tokens_);
   return failed_ ? kStatusFailed : status;
 }
 
@@ -191,9 +191,7 @@ bool Seam::serve(Binding* binding) {
   binding->served = true;
   const ExpertGroup& group = plan_.groups[binding->group];
   if (replay_->is_open()) {
-    int64_t n_tokens = 0;
-    for (const Binding& other : current_->bindings) n_tokens = std::max(n_tokens, other.ids->ne[1]);
-    replay_->overwrite(api_, stats_, trace_layers_[binding->group], n_tokens, binding->ids);
+    replay_->overwrite(api_, stats_, trace_layers_[binding->group], n_tokens_, binding->ids);
   }
   if (!read_ids(binding->ids, &rows_) || std::any_of(rows_.begin(), rows_.end(), [&](int32_t id) {
         return id < 0 || id >= static_cast<int32_t>(group.n_expert);
@@ -241,9 +239,7 @@ bool Seam::wait_for(Binding* binding, uint32_t part) {
 // Where the selection's first row is in the replayed trace; -1 when nothing is replayed.
 int64_t Seam::replay_row(const Binding& binding) const {
   if (!replay_->is_open() || (*stats_)->replay_on == 0) return -1;
-  int64_t n_tokens = 0;
-  for (const Binding& other : current_->bindings) n_tokens = std::max(n_tokens, other.ids->ne[1]);
-  return static_cast<int64_t>((*stats_)->replay_position) + n_tokens - binding.ids->ne[1];
+  return static_cast<int64_t>((*stats_)->replay_position) + n_tokens_ - binding.ids->ne[1];
 }
 
 void Seam::write_slot_ids(Binding* binding, const std::vector<int32_t>& rows) {

@@ -80,6 +80,7 @@ class Seam {
   GraphPlan* current_ = nullptr;
   UserCallback user_;
   bool user_asked_ = false;
+  int64_t n_tokens_ = 0;  // of the widest selection: the last layer may leave rows out
   size_t cursor_ = 0, matched_begin_ = 0;
   bool failed_ = false;
   std::vector<std::pair<Tensor*, int32_t>> blanked_;  // nodes skipped after a failure, and their operations

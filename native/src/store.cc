@@ -274,12 +274,6 @@ bool Store::preload(uint32_t group, int32_t expert) {
   return true;
 }
 
-uint64_t Store::expert_bytes(uint32_t group) const {
-  uint64_t nbytes = 0;
-  for (const ExpertPart& part : plan_.groups[group].parts) nbytes += part.slice_bytes;
-  return nbytes;
-}
-
 std::string Store::take_error() {
   std::string error;
   error.swap(error_);

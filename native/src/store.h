@@ -66,7 +66,7 @@ class Store {
   void start();
   // Takes in what has arrived and starts what was waiting; never blocks.
   void poll() { collect(false); }
-  uint64_t expert_bytes(uint32_t group) const;
+  uint64_t expert_bytes(uint32_t group) const { return plan_.groups[group].expert_bytes(); }
   // Of reads that are queued or in flight.
   uint64_t pending_bytes() const { return reads_.pending_bytes(); }
   // What the drive delivered while it was busy, since the last call; false when that was too little to tell.

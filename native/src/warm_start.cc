@@ -9,12 +9,6 @@ namespace {
 constexpr uint64_t kMostPendingBytes = 8u << 20;  // a request that comes waits for these at most
 constexpr uint64_t kMostTokens = 2;
 
-uint64_t expert_bytes(const ExpertGroup& group) {
-  uint64_t nbytes = 0;
-  for (const ExpertPart& part : group.parts) nbytes += part.slice_bytes;
-  return nbytes;
-}
-
 }  // namespace
 
 std::vector<ExpertId> likeliest_experts(const LoadPlan& plan) {
@@ -26,7 +20,7 @@ std::vector<ExpertId> likeliest_experts(const LoadPlan& plan) {
   uint64_t left_bytes = 0;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const ExpertGroup& group = plan.groups[g];
-    if (group.expected) left_bytes += kMostTokens * group.top_k * expert_bytes(group);
+    if (group.expected) left_bytes += kMostTokens * group.top_k * group.expert_bytes();
     // No likelier than the average of its layer: not worth a read.
     const double average = static_cast<double>(group.top_k) / group.n_expert;
     for (size_t e = 0; e < group.prior.size() && group.expected; ++e) {
@@ -38,7 +32,7 @@ std::vector<ExpertId> likeliest_experts(const LoadPlan& plan) {
                    [](const Candidate& a, const Candidate& b) { return a.use > b.use; });
   std::vector<ExpertId> experts;
   for (const Candidate& candidate : candidates) {
-    const uint64_t nbytes = expert_bytes(plan.groups[static_cast<size_t>(candidate.id.group)]);
+    const uint64_t nbytes = plan.groups[static_cast<size_t>(candidate.id.group)].expert_bytes();
     if (nbytes > left_bytes) break;
     left_bytes -= nbytes;
     experts.push_back(candidate.id);

@@ -1,7 +1,9 @@
 // A store over a scripted back end, and what a test asks of it.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -73,4 +75,76 @@ class StoreRig {
   guanaco::Stats stats{""};
   std::unique_ptr<ScriptedBackend> backend;
   std::unique_ptr<guanaco::Store> store;
+};
+
+// Leases that come and go while reads end in any order and some fail. What a lease may read is always the right bytes.
+class RandomWalk {
+ public:
+  explicit RandomWalk(unsigned seed) : random_(seed) {}
+  size_t below(size_t n) { return static_cast<size_t>(random_()) % n; }
+  Experts some_experts(size_t one_in) {
+    Experts experts;
+    for (int32_t e = 0; e < 8; ++e) {
+      if (below(one_in) == 0) experts.push_back(e);
+    }
+    return experts;
+  }
+
+  // Three layers in two classes, some with slices that need staging.
+  void start(StoreRig* rig, uint32_t slots) {
+    rig->bed.file(1u << 20, false);
+    rig->bed.plan.read_chunk_bytes = guanaco::kPage * (1 + below(3));
+    rig->bed.plan.staging_bytes = below(2) * (1u << 16);
+    rig->bed.size_class(slots, {2 * guanaco::kPage, 5000});
+    rig->bed.size_class(3, {300, guanaco::kPage});
+    rig->bed.group(0, 0, 8, {{96, 2 * guanaco::kPage}, {0x40000, 5000}});
+    rig->bed.group(1, 0, 8, {{0x50000, 2 * guanaco::kPage}, {0x70000, 5000}});
+    rig->bed.group(2, 1, 8, {{0x90001, 300}, {0xa0020, guanaco::kPage}});
+    rig->start();
+  }
+  // A pending read fails in one step of `fail_one_in`; all are well again in one of `mend_one_in`.
+  void disturb(StoreRig* rig, size_t fail_one_in, int most_failures, size_t mend_one_in) {
+    ScriptedBackend& backend = *rig->backend;
+    if (below(fail_one_in) == 0 && !backend.pending.empty()) {
+      const guanaco::Read& read = backend.pending[below(backend.pending.size())];
+      backend.errors[{0, read.offset}] = 1 + static_cast<int>(below(static_cast<size_t>(most_failures)));
+    }
+    if (below(mend_one_in) == 0) backend.errors.clear();
+    while (!backend.pending.empty() && below(3) != 0) backend.finish(below(backend.pending.size()));
+  }
+  // Takes another lease, or ends one: most are waited for and checked first.
+  void take_or_release(StoreRig* rig) {
+    if (leases_.size() < 2 && below(2) == 0) {
+      const Experts experts = some_experts(4);
+      const size_t n_transient = below(experts.size() + 1);
+      leases_.emplace_back();
+      if (!rig->acquire(&leases_.back(), static_cast<uint32_t>(below(3)), experts, n_transient)) leases_.pop_back();
+      return;
+    }
+    if (leases_.empty()) return;
+    const size_t which = below(leases_.size());
+    if (below(3) != 0) {
+      const bool whole = rig->wait_all(&leases_[which]);
+      if (whole) rig->check_bytes(leases_[which]);
+      ++(whole ? n_good : n_failed);
+    }
+    rig->store->release(&leases_[which]);
+    leases_.erase(leases_.begin() + static_cast<long>(which));
+  }
+  void end(StoreRig* rig) {
+    for (guanaco::Lease& lease : leases_) rig->store->release(&lease);
+    leases_.clear();
+    rig->backend->errors.clear();
+    // Nothing is lost: every slot can be filled again.
+    Experts all(rig->store->n_slots(0));
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
+    rig->serve(0, all);
+    rig->serve(2, {5, 6, 7});
+  }
+
+  uint64_t n_good = 0, n_failed = 0;
+
+ private:
+  std::mt19937 random_;
+  std::vector<guanaco::Lease> leases_;
 };

@@ -1,6 +1,5 @@
 // The store when reads fail: retries, what is given up, and that memory is never handed out too early.
 #include <cstdio>
-#include <random>
 
 #include "store_rig.h"
 
@@ -174,59 +173,18 @@ TEST(store_destroyed_while_reading) {
   CHECK_EQ(rig.backend->in_flight(), 0);
 }
 
-// Leases come and go, reads end in any order and some fail: what a lease may read is always the right bytes.
 TEST(store_random_walk) {
-  std::mt19937 random(7);
-  const auto below = [&](size_t n) { return static_cast<size_t>(random()) % n; };
-  uint64_t n_good = 0, n_failed = 0;
-  for (int walk = 0; walk < 8; ++walk) {
+  RandomWalk walk(7);
+  for (int round = 0; round < 8; ++round) {
     StoreRig rig;
-    rig.bed.file(1u << 20, false);
-    rig.bed.plan.read_chunk_bytes = kPage * (1 + below(3));
-    rig.bed.plan.staging_bytes = below(2) * (1u << 16);
-    rig.bed.size_class(5, {2 * kPage, 5000});
-    rig.bed.size_class(3, {300, kPage});
-    rig.bed.group(0, 0, 8, {{96, 2 * kPage}, {0x40000, 5000}});
-    rig.bed.group(1, 0, 8, {{0x50000, 2 * kPage}, {0x70000, 5000}});
-    rig.bed.group(2, 1, 8, {{0x90001, 300}, {0xa0020, kPage}});
-    rig.start();
-    std::vector<Lease> leases;
+    walk.start(&rig, 5);
     for (int step = 0; step < 1500; ++step) {
-      if (below(4) == 0 && !rig.backend->pending.empty()) {
-        const guanaco::Read& read = rig.backend->pending[below(rig.backend->pending.size())];
-        rig.backend->errors[{0, read.offset}] = 1 + static_cast<int>(below(6));
-      }
-      if (below(16) == 0) rig.backend->errors.clear();
-      while (!rig.backend->pending.empty() && below(3) != 0) rig.backend->finish(below(rig.backend->pending.size()));
-      if (leases.size() < 2 && below(2) == 0) {
-        Experts experts;
-        for (int32_t e = 0; e < 8; ++e) {
-          if (below(4) == 0) experts.push_back(e);
-        }
-        leases.emplace_back();
-        const size_t n_transient = below(experts.size() + 1);
-        if (!rig.acquire(&leases.back(), static_cast<uint32_t>(below(3)), experts, n_transient)) leases.pop_back();
-        continue;
-      }
-      if (leases.empty()) continue;
-      const size_t which = below(leases.size());
-      if (below(3) != 0) {
-        if (rig.wait_all(&leases[which])) {
-          rig.check_bytes(leases[which]);
-          ++n_good;
-        } else {
-          ++n_failed;
-        }
-      }
-      rig.store->release(&leases[which]);
-      leases.erase(leases.begin() + static_cast<long>(which));
+      walk.disturb(&rig, 4, 6, 16);
+      walk.take_or_release(&rig);
     }
-    for (Lease& lease : leases) rig.store->release(&lease);
-    rig.backend->errors.clear();
-    rig.serve(0, {0, 1, 2, 3, 4});
-    rig.serve(2, {5, 6, 7});
+    walk.end(&rig);
   }
-  std::printf("  %llu leases whole, %llu failed\n", static_cast<unsigned long long>(n_good),
-              static_cast<unsigned long long>(n_failed));
-  CHECK(n_good > 1000 && n_failed > 100);
+  std::printf("  %llu leases whole, %llu failed\n", static_cast<unsigned long long>(walk.n_good),
+              static_cast<unsigned long long>(walk.n_failed));
+  CHECK(walk.n_good > 1000 && walk.n_failed > 100);
 }
