@@ -74,7 +74,7 @@ void Attention::weigh() const {
     double likeness;
     uint32_t age;
   };
-  std::array<Past, kKept> kept;
+  std::array<Past, kKept> kept{};
   size_t n_kept = 0;
   for (uint32_t age = 1; age <= n_past_; ++age) {
     const double likeness = likeness_[age];

@@ -82,6 +82,8 @@ def test_streamed_equals_resident(case: Case, bench_of: object) -> None:
     # References first: every budget may choose another ubatch.
     cells = cells_of(case)
     faults: list[str] = []
+    top_k = max(group.top_k for group in bench.model.groups)
+    overlapped: list[int] = []
 
     def run(cell: Cell) -> list[str]:
         plan, outcome = bench.streamed(cell)
@@ -94,13 +96,19 @@ def test_streamed_equals_resident(case: Case, bench_of: object) -> None:
         if outcome.stats is not None:
             if outcome.stats.io_mode != expected_mode[cell.io]:
                 found.append(f"ran as {outcome.stats.io_mode}")
-            found += left_out(cell, outcome.stats, max(group.top_k for group in bench.model.groups))
+            found += left_out(cell, outcome.stats)
+            if cell.io != "pagecache":
+                overlapped.append(outcome.stats.overlapped)
         return [f"{case.name} {cell} (ubatch {plan.n_ubatch}): {fault}" for fault in found]
 
     with ThreadPoolExecutor(2) as pool:
         for found in pool.map(run, cells):
             _executed[case.name] = _executed.get(case.name, 0) + 1
             faults += found
+    # Slices this small may all arrive between two looks of one cell, but not of all of them. The native tests of
+    # overlap fix the order of arrival.
+    if top_k > 1 and sum(overlapped) == 0:
+        faults.append(f"{case.name}: in no cell an expert computed while others were read")
     _tried.update((cell.policy, cell.pilot) for cell in cells if cell.io != "pagecache")
     assert not faults, "\n".join(faults)
 
@@ -116,13 +124,11 @@ def cells_of(case: Case) -> list[Cell]:
     return cells
 
 
-def left_out(cell: Cell, stats: NativeStats, top_k: int) -> list[str]:
+def left_out(cell: Cell, stats: NativeStats) -> list[str]:
     """What a cell should have done beside giving the right tokens."""
     if cell.io == "pagecache":
         return []
     faults = []
-    if top_k > 1 and stats.overlapped == 0:
-        faults.append("no expert computed while others were read")
     if cell.pilot == "gate" and stats.pilot_control_total == 0:
         faults.append("no router was run")
     if cell.pilot != "off" and stats.pilot_calls == 0:
