@@ -1,9 +1,11 @@
 #include "bed.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -28,6 +30,25 @@ std::string pattern(uint64_t file, uint64_t offset, uint64_t nbytes) {
   std::string bytes(nbytes, '\0');
   for (uint64_t i = 0; i < nbytes; ++i) bytes[i] = static_cast<char>(pattern_byte(file, offset + i));
   return bytes;
+}
+
+int cached_pages(int fd, uint64_t offset, uint64_t nbytes) {
+  void* at = mmap(nullptr, nbytes, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (at == MAP_FAILED) throw std::runtime_error("cannot map a test file");
+  std::vector<unsigned char> resident(page_ceil(nbytes) / kPage);
+  const int rc = mincore(at, nbytes, resident.data());
+  munmap(at, nbytes);
+  if (rc != 0) throw std::runtime_error("mincore() failed on a test file");
+  return static_cast<int>(std::count_if(resident.begin(), resident.end(), [](unsigned char page) { return page & 1; }));
+}
+
+bool drop_cached(int fd, uint64_t nbytes) {
+  for (int attempt = 0; attempt < 200; ++attempt) {
+    if (attempt > 0) usleep(10'000);
+    if (fsync(fd) != 0 || posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) != 0) return false;
+    if (cached_pages(fd, 0, nbytes) == 0) return true;
+  }
+  return false;
 }
 
 TempDir::TempDir() {

@@ -30,6 +30,13 @@ class TempDir {
 
 constexpr uint64_t kKiB = 1024;
 
+// How many pages of a file's range the page cache holds. Asks the kernel: reading, even a read that may not wait, would
+// start read-ahead.
+int cached_pages(int fd, uint64_t offset, uint64_t nbytes);
+// Drops a file just written. Its folios span many pages and go only as a whole, and the kernel passes over those
+// somebody holds in that moment; false when some stay.
+bool drop_cached(int fd, uint64_t nbytes);
+
 // Builds a LoadPlan step by step. Files may exist (`real`) or be played by a fake back end.
 class Bed {
  public:

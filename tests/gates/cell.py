@@ -32,6 +32,7 @@ class Job:
 
 def run(job: Job) -> dict[str, object]:
     tokens, digests = [], []
+    not_finite = 0
     with Model(
         job.model, n_ctx=job.n_ctx, n_batch=512, n_ubatch=job.n_ubatch, n_threads=job.n_threads
     ) as model:
@@ -41,8 +42,7 @@ def run(job: Job) -> dict[str, object]:
             chosen: list[int] = []
             logits = model.decode(prompt)
             for index in range(job.n_tokens):
-                if not np.isfinite(logits).all():
-                    raise AssertionError(f"logits of token {index} are not finite")
+                not_finite += not np.isfinite(logits).all()
                 if index < job.n_logits:
                     digest.update(logits.tobytes())
                 chosen.append(int(np.argmax(logits)))
@@ -50,7 +50,7 @@ def run(job: Job) -> dict[str, object]:
                     logits = model.decode(chosen[-1:])
             tokens.append(chosen)
             digests.append(digest.hexdigest())
-    return {"tokens": tokens, "digests": digests}
+    return {"tokens": tokens, "digests": digests, "not_finite": not_finite}
 
 
 if __name__ == "__main__":

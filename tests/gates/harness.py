@@ -51,6 +51,7 @@ class Cell:
 class Outcome:
     tokens: list[list[int]]
     digests: list[str]
+    not_finite: int  # tokens whose logits are no numbers: a wrong expert may be a slot that is being read
     stats: NativeStats | None = None
 
 
@@ -146,7 +147,8 @@ def run_cell(job: Job, stats: StatsFile | None, environment: dict[str, str]) -> 
     if done.returncode != 0:
         raise AssertionError(f"the cell ended with {done.returncode}: {done.stderr[-2000:]}")
     answer = json.loads(done.stdout)
-    return Outcome(answer["tokens"], answer["digests"], None if stats is None else stats.read())
+    read = None if stats is None else stats.read()
+    return Outcome(answer["tokens"], answer["digests"], answer["not_finite"], read)
 
 
 def differences(reference: Outcome, streamed: Outcome) -> list[str]:
@@ -159,6 +161,9 @@ def differences(reference: Outcome, streamed: Outcome) -> list[str]:
     for index, (wanted, digest) in enumerate(zip(reference.digests, streamed.digests, strict=True)):
         if wanted != digest:
             faults.append(f"prompt {index}: logits differ")
+    for whose, run in (("resident", reference), ("streamed", streamed)):
+        if run.not_finite:
+            faults.append(f"the {whose} run's logits of {run.not_finite} tokens are not finite")
     stats = streamed.stats
     if stats is None:
         return [*faults, "the library wrote no counters"]

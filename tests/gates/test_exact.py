@@ -105,8 +105,8 @@ def test_streamed_equals_resident(case: Case, bench_of: object) -> None:
         for found in pool.map(run, cells):
             _executed[case.name] = _executed.get(case.name, 0) + 1
             faults += found
-    # Slices this small may all arrive between two looks of one cell, but not of all of them. The native tests of
-    # overlap fix the order of arrival.
+    # Slices this small may all arrive between two looks of one cell, but not of all of them. The native tests
+    # of overlap fix the order of arrival.
     if top_k > 1 and sum(overlapped) == 0:
         faults.append(f"{case.name}: in no cell an expert computed while others were read")
     _tried.update((cell.policy, cell.pilot) for cell in cells if cell.io != "pagecache")
