@@ -1,4 +1,4 @@
-"""Every published figure in one go: ``python -m benchmarks.run_all`` (``make bench``), about two hours.
+"""Every published figure in one go: ``python -m benchmarks.run_all`` (``make bench``), about four hours.
 
 Makes the standard model in a scratch folder, runs each comparison and the memory ladder, prints every command
 before it runs, keeps the rows in ``benchmarks/results`` and deletes the model. Refuses to start without room
@@ -41,6 +41,11 @@ def commands(model: Path, results: Path, day: str, runs: int) -> list[list[str]]
         [*streamed, "--ways", parts, "--bound", *csv("parts")],
         [*bench, "--resident", "--prompt", "32", "--decode", "48", *csv("resident")],
         [*bench, "--resident", "--busy", "2", "--prompt", "32", "--decode", "16", *csv("busy")],
+        # --pilot auto (slots) against always and never, on the drive as it is and on a slow one.
+        *([*bench[:-1], str(max(10, runs)), "--replay", ROUTING, "--prompt", "64", "--decode", "32",
+           "--experts", "12.5%", "--ways", "slots,gate,no-pilot", *limit, *csv(name)]
+          for name, limit in (("auto", []), ("auto-150MB", ["--drive-limit", "150MB"]))),
+        [sys.executable, "-m", "benchmarks.more_memory", str(model), *csv("more-memory")],
         [sys.executable, "-m", "benchmarks.memory_contract", str(model), *csv("memory")],
     ]  # fmt: skip
 

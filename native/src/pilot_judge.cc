@@ -6,10 +6,11 @@ namespace guanaco {
 
 namespace {
 
-constexpr double kPrecisionMemory = 0.98;  // per judged guess of a rank
+constexpr double kPrecisionMemory = 0.98;  // per judged guess of a rank, once many were judged
 constexpr double kDriveMemory = 0.9;
 constexpr double kIdleMemory = 0.95;
 constexpr double kFirstPrecision = 0.7;    // until measured; about what a next-layer router reaches
+constexpr double kFirstWeight = 8;         // judged guesses that this is worth
 constexpr double kLeastPrecision = 0.25;   // below it even an idle drive is better left alone: a guess takes a slot
 constexpr double kLeastBytes = 1u << 20, kFirstBytes = 4u << 20, kMostBytes = 16u << 20;
 constexpr uint64_t kInVain = 256, kNowAndThen = 16;  // layers
@@ -24,9 +25,11 @@ std::array<double, PilotJudge::kRanks> PilotJudge::initial() {
   return all;
 }
 
+// A plain mean of what was assumed and what was seen, until the memory is full.
 void PilotJudge::judged(size_t rank, bool right) {
-  double& value = right_[std::min(rank, kRanks - 1)];
-  value = kPrecisionMemory * value + (1 - kPrecisionMemory) * (right ? 1.0 : 0.0);
+  const size_t at = std::min(rank, kRanks - 1);
+  const double share = std::max(1 - kPrecisionMemory, 1 / (kFirstWeight + ++n_judged_[at]));
+  right_[at] += share * ((right ? 1.0 : 0.0) - right_[at]);
 }
 
 void PilotJudge::drive_read(uint64_t nbytes, uint64_t elapsed_ns) {

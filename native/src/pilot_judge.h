@@ -42,7 +42,7 @@ class PilotJudge {
   bool knows_time() const { return bytes_per_ns_ > 0 && idle_ns_ > 0; }
   static std::array<double, kRanks> initial();
 
-  std::array<double, kRanks> right_ = initial();
+  std::array<double, kRanks> right_ = initial(), n_judged_{};
   double bytes_per_ns_ = 0, idle_ns_ = 0, left_ns_ = 0;
   uint64_t n_in_vain_ = 0, n_left_out_ = 0;
 };

@@ -41,6 +41,17 @@ TEST(judge_trusts_at_first) {
   CHECK_EQ(judge.bytes_per_ns(), 0.0);
 }
 
+TEST(judge_learns_at_once_that_it_was_wrong) {
+  PilotJudge judge;
+  judge.drive_read(1000000, 1000000);
+  judge.idled(1000000);
+  judge.begin_layer();
+  int n_wrong = 0;
+  for (; judge.pays(0, 1000); ++n_wrong) judge.judged(0, false);
+  CHECK_EQ(n_wrong, 15);
+  CHECK(judge.pays(1, 1000));
+}
+
 TEST(judge_reads_what_fits_the_idle_time) {
   PilotJudge judge = informed(0.6);
   int n_reads = 0;

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from guanaco.bench.drive import drop_file_cache, read_ahead, read_ahead_file
+from guanaco.bench.drive import drive_limit, drop_file_cache, read_ahead, read_ahead_file
 from guanaco.bench.residency import cached_bytes
+from guanaco.errors import EngineError
+from guanaco.hardware.cgroup import Cgroup
+from guanaco.hardware.child_cgroup import ChildCgroup
 
 
 @pytest.fixture
@@ -86,3 +89,48 @@ def test_a_dropped_file_is_not_cached(model: Path) -> None:
         assert file.read(1) == b"x"
     assert cached_bytes(model, [(0, 65536)]) > 0
     assert cached_bytes(model, [(100, 4000), (4097, 4095)]) == 0, "whole pages only"
+
+
+def test_no_limit_asks_nothing_of_the_machine(tmp_path: Path, model: Path) -> None:
+    with drive_limit(model, None, None, tmp_path) as joined:
+        assert joined is None
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> ChildCgroup:
+    """A run's own version 2 cgroup."""
+    top = tmp_path / "cgroup"
+    (top / "run").mkdir(parents=True)
+    (top / "cgroup.subtree_control").write_text("memory")
+    return ChildCgroup(Cgroup(2, top / "run", top), None)
+
+
+def test_version_2_limits_reads_in_the_runs_own_cgroup(
+    tmp_path: Path, model: Path, setting: Path, memory: ChildCgroup
+) -> None:
+    (setting.parents[1] / "dev").write_text("259:4\n")
+    with drive_limit(model, 150_000_000, memory, tmp_path) as joined:
+        assert joined is None
+        assert (memory.path / "io.max").read_text() == "259:4 rbps=150000000"
+        assert (memory.path.parent / "cgroup.subtree_control").read_text() == "+io"
+
+
+def test_a_run_without_a_cgroup_of_its_own_cannot_be_limited(
+    tmp_path: Path, model: Path, setting: Path
+) -> None:
+    (setting.parents[1] / "dev").write_text("259:4\n")
+    with (
+        pytest.raises(EngineError, match=r"150000000 bytes/s.*no cgroup"),
+        drive_limit(model, 150_000_000, None, tmp_path),
+    ):
+        raise AssertionError("it ran")
+
+
+def test_a_file_on_no_drive_cannot_be_limited(tmp_path: Path, model: Path, memory: ChildCgroup) -> None:
+    with pytest.raises(EngineError, match="on no drive"), drive_limit(model, 1, memory, tmp_path):
+        raise AssertionError("it ran")
+
+
+def test_failures_of_the_run_are_its_own(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(FileNotFoundError), drive_limit(model, None, None, tmp_path):
+        raise FileNotFoundError("of the run")

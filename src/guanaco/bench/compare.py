@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from guanaco.bench.drive import drop_file_cache, read_ahead
+from guanaco.bench.drive import drive_limit, drop_file_cache, read_ahead
 from guanaco.bench.one import RunSpec, plan_for, to_json
 from guanaco.bench.ratio import Ratio, paired_ratio
 from guanaco.bench.ways import WAYS, Way
@@ -54,11 +54,15 @@ def budgets_for_shares(model: ModelMap, base: RunSpec, shares: Sequence[float]) 
 def run_once(spec: RunSpec, way: Way, files: Sequence[Path], limit_bytes: int | None) -> dict[str, Any]:
     """One run with a cold file cache. Raises EngineError with the run's own words when it fails."""
     drop_file_cache(files)
-    with read_ahead(files[0], way.read_ahead_kib) as ahead_kib, _cgroup(limit_bytes) as cgroup:
+    with (
+        read_ahead(files[0], way.read_ahead_kib) as ahead_kib,
+        _cgroup(limit_bytes) as cgroup,
+        drive_limit(files[0], spec.drive_limit_bytes_per_s, cgroup) as slowed,
+    ):
         command = [sys.executable, "-P", "-m", "guanaco.bench.one", to_json(spec)]
-        done = subprocess.run(
-            cgroup.wrap(command) if cgroup else command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S
-        )
+        for child in (cgroup, slowed):
+            command = child.wrap(command) if child else command
+        done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
         lines = done.stdout.strip().splitlines()
         result: dict[str, Any] = json.loads(lines[-1]) if lines else {}
         if done.returncode != 0 or "error" in result:
@@ -67,6 +71,7 @@ def run_once(spec: RunSpec, way: Way, files: Sequence[Path], limit_bytes: int | 
         result["cgroup_peak_bytes"] = cgroup.peak_bytes if cgroup else None
         result["memory_limit_bytes"] = limit_bytes
         result["read_ahead_kib"] = ahead_kib
+        result["drive_limit_bytes_per_s"] = spec.drive_limit_bytes_per_s
     return result
 
 

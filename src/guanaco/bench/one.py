@@ -51,6 +51,7 @@ class RunSpec:
     replay: str | None
     replay_start: int
     seed: int
+    drive_limit_bytes_per_s: int | None = None  # set around the run, not by it
     busy: int = 0  # processes that do nothing but compute while tokens are decoded
 
 

@@ -25,13 +25,14 @@ from guanaco.hardware.detect import detect
 from guanaco.model.map import build_model_map
 from guanaco.planner.budget import ceiling_of
 from guanaco.simulator.generate import PRESETS
-from guanaco.units import GIB, format_bytes
+from guanaco.units import GIB, format_bytes, parse_size
 
 _FIELDS = (
     "budget", "way", "memory_limit_bytes", "run", "prompt_tps", "decode_tps", "hit_rate", "bytes_per_token",
     "cgroup_peak_bytes", "planned_bytes", "load_s", "load_read_bytes", "prompt_n", "decode_n", "n_ubatch",
     "slots", "io", "unmanaged", "counted_bytes", "io_bytes", "wait_s", "read_ahead_kib",
-    "cached_expert_bytes", "drive_bytes_per_s", *(f"pilot_{name}" for name in PILOT_FIGURES),
+    "cached_expert_bytes", "drive_bytes_per_s", "drive_limit_bytes_per_s",
+    *(f"pilot_{name}" for name in PILOT_FIGURES),
 )  # fmt: skip
 
 
@@ -46,6 +47,13 @@ def _shares(text: str) -> list[float]:
             raise UsageError(f"--experts: {word.strip()!r} is not a share like 12.5%; give 25%,12.5%,6.25%")
         shares.append(share)
     return shares
+
+
+def _bytes_per_s(text: str) -> int:
+    try:
+        return parse_size(text.removesuffix("/s"))
+    except ValueError as problem:
+        raise UsageError(f"--drive-limit: {problem}") from None
 
 
 @click.command("bench", short_help="Compare guanaco with plain llama.cpp on this machine.")
@@ -73,6 +81,12 @@ def _shares(text: str) -> list[float]:
     "--busy", default=0, type=click.IntRange(0), help="Busy processes beside every decode, as neighbours."
 )
 @click.option(
+    "--drive-limit",
+    default=None,
+    metavar="SIZE",
+    help="Read at most so much a second from the drive, as 150MB: a slower drive, for every way.",
+)
+@click.option(
     "--csv", "csv_path", default=None, type=click.Path(path_type=Path), help="Also write every row here."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -89,10 +103,13 @@ def bench_command(
     n_ubatch: int,
     replay: str | None,
     busy: int,
+    drive_limit: str | None,
     csv_path: Path | None,
     as_json: bool,
 ) -> None:
     """Each run is a fresh process with a cold file cache, in a memory cgroup of the plan's total size."""
+    if bound and drive_limit is not None:
+        raise UsageError("--bound measures the drive as it is; leave out --drive-limit, or --bound")
     chosen = find_ways(ways or ("auto,plain" if resident else "slots,pagecache,mmap"))
     if bound:
         chosen = (*chosen, WAYS["compute"])
@@ -118,6 +135,7 @@ def bench_command(
         replay=None if replay_path is None else str(replay_path),
         replay_start=0,
         seed=1,
+        drive_limit_bytes_per_s=None if drive_limit is None else _bytes_per_s(drive_limit),
         busy=busy,
     )
     ladder = (
