@@ -138,6 +138,10 @@ def test_streaming_on_request_and_mmap_on_request() -> None:
     assert mapped.parts.total_bytes > 512 * MIB
     assert "does not hold the budget" in mapped.warnings[0]
     assert _plan(model, 8 * GIB, load_mode="mmap").warnings == ()
+    idle = _plan(model, 8 * GIB, load_mode="mmap", io="threads", pilot="off").warnings
+    assert idle == (
+        "--io threads, --pilot off: without effect, because no experts are streamed by this plan",
+    )
 
 
 def test_a_number_of_experts_per_layer_is_taken_exactly() -> None:

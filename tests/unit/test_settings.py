@@ -153,7 +153,7 @@ STREAM = ("--load-mode", "streaming")
 CASES = {
     "-m": Case("model.path", "a.gguf", lambda w: None, None, "b.gguf"),
     "--memory": Case("load.memory_bytes", "300MiB", lambda w: w.plan.budget_bytes, 300 * MIB, "1GiB",
-                     ("12parrots", "0", "-4GiB")),
+                     ("12parrots", "0", "-4GiB", "8", "100KiB")),
     "--load-mode": Case("load.load_mode", "streaming", lambda w: w.plan.mode, "streaming", "mmap",
                         ("fast", "STREAMING")),
     "--guanaco-max-experts": Case("load.max_experts", "8", lambda w: w.plan.slots, 32, "16",
@@ -359,7 +359,9 @@ def test_what_comes_later_is_refused_with_its_name(word: str) -> None:
 
 def test_the_refused_names_are_the_announced_ones() -> None:
     names = {name for row in LATER for name in (*row.flags, *row.variables)}
-    assert names == {"-hf", "-hfr", "--hf-repo", "LLAMA_ARG_HF_REPO"}
+    assert names == {
+        "-hf", "-hfr", "--hf-repo", "LLAMA_ARG_HF_REPO", "-md", "--model-draft", "LLAMA_ARG_MODEL_DRAFT",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("variable", sorted({name for row in SETTINGS for name in row.variables}))

@@ -19,6 +19,7 @@ from types import FrameType
 import click
 
 from guanaco import __version__
+from guanaco.cli.options import refuse_glued_flags
 from guanaco.errors import GuanacoError, UsageError
 
 _COMMANDS = ("run", "serve", "plan", "inspect", "demo", "simulate", "trace", "bench", "exec")
@@ -47,6 +48,14 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(f"guanaco.cli.{cmd_name}"), f"{cmd_name}_command")
         assert isinstance(command, click.Command)  # noqa: S101
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, words = super().resolve_command(ctx, args)
+        if command is not None and not command.context_settings.get("ignore_unknown_options"):
+            refuse_glued_flags(command, words)
+        return name, command, words
 
 
 @click.group(

@@ -141,6 +141,7 @@ SETTINGS: tuple[Setting, ...] = (
     # Known, but not yet.
     _later("-hf -hfr --hf-repo", "LLAMA_ARG_HF_REPO",
            "download the model yourself and name its .gguf file"),
+    _later("-md --model-draft", "LLAMA_ARG_MODEL_DRAFT", "speculative decoding; leave the draft model out"),
 )  # fmt: skip
 
 

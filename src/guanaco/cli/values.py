@@ -65,7 +65,13 @@ def number(word: str) -> float:
 
 
 def memory(word: str) -> int | None:
-    return None if word.lower() == "auto" else parse_size(word)
+    """A budget. A few bytes are never meant: whoever writes ``8`` left the unit out."""
+    if word.lower() == "auto":
+        return None
+    size_bytes = parse_size(word)
+    if size_bytes < MIB:
+        raise ValueError(f"{word!r} is {size_bytes} bytes, too few for any model; write a unit, as in 8GiB")
+    return size_bytes
 
 
 def prompt_cache_bytes(word: str) -> int:

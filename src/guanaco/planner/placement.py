@@ -82,6 +82,20 @@ def _smallest_budget(load: Load) -> int:
     return high * MIB
 
 
+def _without_effect(config: LoadConfig) -> list[str]:
+    """Settings of streaming that are not at their defaults."""
+    usual = LoadConfig(config.model)
+    return [
+        f"{name} {value}"
+        for name, value, default in (
+            ("--io", config.io, usual.io),
+            ("--policy", config.policy, usual.policy),
+            ("--pilot", config.pilot, usual.pilot),
+        )
+        if value != default
+    ]
+
+
 def _annotate(load: Load, hardware: Hardware, chosen: Plan) -> Plan:
     """What the reader of the plan should know beside it."""
     warnings = list(chosen.warnings)
@@ -97,6 +111,9 @@ def _annotate(load: Load, hardware: Hardware, chosen: Plan) -> Plan:
         )
     if not load.model.is_moe and load.config.load_mode == "streaming":
         warnings.append("a dense model has no experts to stream: it is held in RAM whole")
+    idle = _without_effect(load.config)
+    if idle and chosen.mode != "streaming":
+        warnings.append(f"{', '.join(idle)}: without effect, because no experts are streamed by this plan")
     n_ctx_most = load.model.n_ctx_train * load.config.n_parallel
     if (load.config.n_ctx or 0) > n_ctx_most:
         warnings.append(
