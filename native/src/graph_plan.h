@@ -39,6 +39,7 @@ struct Binding {
   std::unique_ptr<RouterCone> cone;  // this layer's router on its own; null when not cut out or not understood
   std::unique_ptr<char[]> ids_shadow;
   std::vector<int32_t> id_buffer;
+  std::vector<int32_t> rows;  // the selection, row by row; only while it overlaps
   Lease lease;
   uint32_t lowest_slot = 0, highest_slot = 0;
   bool served = false;

@@ -7,14 +7,22 @@ namespace guanaco {
 
 namespace {
 
-void set_rows(Tensor* tensor, int64_t n_rows, char* data) {
-  tensor->ne[1] = n_rows;
+void set_rows(Tensor* tensor, int64_t n_used, int64_t n_tokens, void* data) {
+  tensor->ne[1] = n_used;
+  tensor->ne[2] = n_tokens;
   tensor->nb[1] = static_cast<size_t>(tensor->ne[0]) * tensor->nb[0];
-  tensor->nb[2] = tensor->nb[3] = tensor->nb[1] * static_cast<size_t>(n_rows);
+  tensor->nb[2] = tensor->nb[1] * static_cast<size_t>(n_used);
+  tensor->nb[3] = tensor->nb[2] * static_cast<size_t>(n_tokens);
   tensor->data = data;
   tensor->view_src = nullptr;
   tensor->view_offs = 0;
   tensor->buffer = nullptr;
+}
+
+// Where the row of a place in the selection is.
+char* row_at(const Tensor* tensor, size_t place, size_t n_used) {
+  const size_t of_token = tensor->ne[1] == 1 ? 0 : place % n_used;
+  return static_cast<char*>(tensor->data) + place / n_used * tensor->nb[2] + of_token * tensor->nb[1];
 }
 
 bool is_on_host(const EngineApi& api, const Tensor* tensor) {
@@ -22,8 +30,8 @@ bool is_on_host(const EngineApi& api, const Tensor* tensor) {
   return tensor->data != nullptr && (buffer == nullptr || api.buffer_is_host(buffer));
 }
 
-bool is_one_token(const Tensor* tensor) {
-  return tensor->type == kTypeF32 && tensor->nb[0] == sizeof(float) && tensor->ne[2] == 1 && tensor->ne[3] == 1;
+bool is_rows(const Tensor* tensor, int64_t n_tokens) {
+  return tensor->type == kTypeF32 && tensor->nb[0] == sizeof(float) && tensor->ne[2] == n_tokens && tensor->ne[3] == 1;
 }
 
 }  // namespace
@@ -31,17 +39,18 @@ bool is_one_token(const Tensor* tensor) {
 Overlap::Overlap(const LoadPlan& plan, const EngineApi& api, MiniGraph* mini, Stats* stats)
     : plan_(plan), api_(api), stats_(stats), mini_(mini) {}
 
-bool Overlap::is_understood(const PartUse& use, int64_t n_experts) const {
-  const Tensor* input = use.node->src[1];
-  return is_one_token(use.node) && is_on_host(api_, use.node) && use.node->ne[1] == n_experts && input != nullptr &&
-         is_one_token(input) && is_on_host(api_, input) && (input->ne[1] == 1 || input->ne[1] == n_experts);
+bool Overlap::is_understood(const PartUse& use, const Tensor* ids) const {
+  const Tensor* node = use.node;
+  const Tensor* input = node->src[1];
+  return is_rows(node, ids->ne[1]) && is_on_host(api_, node) && node->ne[1] == ids->ne[0] && input != nullptr &&
+         is_rows(input, ids->ne[1]) && is_on_host(api_, input) && (input->ne[1] == 1 || input->ne[1] == ids->ne[0]);
 }
 
 bool Overlap::can_run(const Binding& binding) {
   const int all = static_cast<int>(plan_.threads);
-  if (!plan_.overlap || binding.ids->ne[1] != 1 || !mini_->usable() || mini_->threads(all) != all) return false;
+  if (!plan_.overlap || !mini_->usable() || mini_->threads(all) != all) return false;
   return std::all_of(binding.uses.begin(), binding.uses.end(),
-                     [&](const PartUse& use) { return is_understood(use, binding.ids->ne[0]); });
+                     [&](const PartUse& use) { return is_understood(use, binding.ids); });
 }
 
 Tensor* Overlap::clone(std::unique_ptr<char[]>* storage, const Tensor* original) const {
@@ -50,67 +59,90 @@ Tensor* Overlap::clone(std::unique_ptr<char[]>* storage, const Tensor* original)
   return reinterpret_cast<Tensor*>(storage->get());
 }
 
+// The places of one expert lie together, in the order of the rows.
+void Overlap::sort_places(const Binding& binding) {
+  begin_.assign(plan_.groups[binding.group].n_expert + 1, 0);
+  places_.resize(binding.rows.size());
+  for (const int32_t expert : binding.rows) ++begin_[static_cast<size_t>(expert) + 1];
+  for (size_t expert = 1; expert < begin_.size(); ++expert) begin_[expert] += begin_[expert - 1];
+  for (size_t place = 0; place < places_.size(); ++place) {
+    places_[begin_[static_cast<size_t>(binding.rows[place])]++] = static_cast<uint32_t>(place);
+  }
+  std::copy_backward(begin_.begin(), begin_.end() - 1, begin_.end());
+  begin_[0] = 0;
+}
+
 bool Overlap::run(Binding* binding, PartUse* use, Tensor* shadow, Store* store, std::string* error) {
-  left_.resize(static_cast<size_t>(binding->ids->ne[0]));
+  const Lease& lease = binding->lease;
+  sort_places(*binding);
+  left_.resize(lease.experts.size());
   for (size_t i = 0; i < left_.size(); ++i) left_[i] = i;
   while (!left_.empty()) {
     ready_.clear();
-    const auto is_ready = [&](size_t place) {
-      const uint32_t slot = static_cast<uint32_t>(binding->id_buffer[place]) + binding->lowest_slot;
-      return store->has_part(binding->group, slot, use->part);
-    };
-    std::copy_if(left_.begin(), left_.end(), std::back_inserter(ready_), is_ready);
-    if (ready_.empty()) {
+    size_t n_ready = 0, n_left = 0;
+    for (const size_t i : left_) {
+      if (!store->has_part(binding->group, lease.slots[i], use->part)) {
+        left_[n_left++] = i;
+        continue;
+      }
+      const size_t expert = static_cast<size_t>(lease.experts[i]);
+      ready_.insert(ready_.end(), places_.begin() + begin_[expert], places_.begin() + begin_[expert + 1]);
+      ++n_ready;
+    }
+    left_.resize(n_left);
+    if (n_ready == 0) {
       if (store->wait_for_more(&binding->lease)) continue;
       *error = store->take_error();
       return false;
     }
-    left_.erase(std::remove_if(left_.begin(), left_.end(), is_ready), left_.end());
-    if (!compute(*binding, *use, shadow)) {
-      *error = "the engine could not compute the experts that were there";
-      return false;
+    for (size_t first = 0; first < ready_.size(); first += kMostRows) {
+      // What arrives meanwhile makes room for what waits for a buffer.
+      if (first > 0 && n_left > 0) store->poll();
+      if (!compute(*binding, *use, shadow, &ready_[first], std::min(kMostRows, ready_.size() - first))) {
+        *error = "the engine could not compute the experts that were there";
+        return false;
+      }
     }
-    if (!left_.empty()) add((*stats_)->overlapped, ready_.size());
+    if (n_left > 0) add((*stats_)->overlapped, n_ready);
   }
   return true;
 }
 
-bool Overlap::compute(const Binding& binding, const PartUse& use, Tensor* shadow) {
+bool Overlap::compute(const Binding& binding, const PartUse& use, Tensor* shadow, const uint32_t* places, size_t n) {
   const Tensor* node = use.node;
   const Tensor* given = node->src[1];
-  const int64_t n = static_cast<int64_t>(ready_.size());
+  const size_t n_used = static_cast<size_t>(binding.ids->ne[0]);
+  // Of one token its experts side by side, as the engine has them; of a batch one expert a row.
+  const bool is_one_token = binding.ids->ne[1] == 1;
+  const int64_t side = is_one_token ? static_cast<int64_t>(n) : 1, rows = is_one_token ? 1 : static_cast<int64_t>(n);
   ready_ids_.clear();
-  for (const size_t place : ready_) ready_ids_.push_back(binding.id_buffer[place]);
+  for (size_t i = 0; i < n; ++i) ready_ids_.push_back(binding.id_buffer[places[i]]);
 
   Tensor* ids = clone(&ids_, reinterpret_cast<const Tensor*>(binding.ids_shadow.get()));
-  ids->ne[0] = n;
-  ids->nb[1] = ids->nb[2] = ids->nb[3] = sizeof(int32_t) * static_cast<size_t>(n);
-  ids->data = ready_ids_.data();
+  ids->ne[0] = side;
+  ids->nb[0] = sizeof(int32_t);
+  set_rows(ids, rows, 1, ready_ids_.data());
 
   Tensor* input = clone(&input_, given);
   input->op = api_.op_none;
   std::fill(std::begin(input->src), std::end(input->src), nullptr);
-  if (given->ne[1] > 1) {
+  if (!is_one_token || given->ne[1] > 1) {
     const size_t row_bytes = static_cast<size_t>(given->ne[0]) * given->nb[0];
-    rows_in_.resize(row_bytes * ready_.size());
-    for (size_t i = 0; i < ready_.size(); ++i) {
-      std::memcpy(&rows_in_[i * row_bytes], static_cast<const char*>(given->data) + ready_[i] * given->nb[1], row_bytes);
-    }
-    set_rows(input, n, rows_in_.data());
+    rows_in_.resize(row_bytes * n);
+    for (size_t i = 0; i < n; ++i) std::memcpy(&rows_in_[i * row_bytes], row_at(given, places[i], n_used), row_bytes);
+    set_rows(input, side, rows, rows_in_.data());
   }
 
   Tensor* product = clone(&product_, node);
   product->op = api_.op_mul_mat_id;
   const size_t out_bytes = static_cast<size_t>(node->ne[0]) * node->nb[0];
-  rows_out_.resize(out_bytes * ready_.size());
-  set_rows(product, n, rows_out_.data());
+  rows_out_.resize(out_bytes * n);
+  set_rows(product, side, rows, rows_out_.data());
   product->src[0] = shadow;
   product->src[1] = input;
   product->src[2] = ids;
   if (!mini_->run({product}, static_cast<int>(plan_.threads))) return false;
-  for (size_t i = 0; i < ready_.size(); ++i) {
-    std::memcpy(static_cast<char*>(node->data) + ready_[i] * node->nb[1], &rows_out_[i * out_bytes], out_bytes);
-  }
+  for (size_t i = 0; i < n; ++i) std::memcpy(row_at(node, places[i], n_used), &rows_out_[i * out_bytes], out_bytes);
   return true;
 }
 

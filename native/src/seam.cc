@@ -221,7 +221,9 @@ bool Seam::serve(Binding* binding) {
   // While this layer's own reads run.
   pilot_.look_ahead(current_, *binding, replay_row(*binding), store_);
   binding->overlaps = !store_->arrived(binding->lease, binding->part_order.back()) && overlap_.can_run(*binding);
-  return binding->overlaps || wait_for(binding, binding->part_order[0]);
+  if (!binding->overlaps) return wait_for(binding, binding->part_order[0]);
+  binding->rows = rows_;
+  return true;
 }
 
 void Seam::note_served(const Binding& binding, size_t n_transient, const Cache& cache, const Served& served) {

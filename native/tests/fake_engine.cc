@@ -66,14 +66,18 @@ float digest(const std::string& bytes) {
   return static_cast<float>(sum % 65521);
 }
 
+float& at_row(const Tensor* tensor, int64_t i0, int64_t i1, int64_t i2) {
+  return *(&at<float>(tensor, i0, i1) + static_cast<size_t>(i2) * tensor->nb[2] / sizeof(float));
+}
+
 // A product of experts, row by row: each depends on the expert's bytes and on its own input.
 void multiply_experts(const Tensor* node, const fake::ProductResult& result) {
   const Tensor* input = node->src[1];
   for (size_t i = 0; i < result.slices.size(); ++i) {
-    const int64_t row = static_cast<int64_t>(i);
+    const int64_t row = static_cast<int64_t>(i) % node->ne[1], token = static_cast<int64_t>(i) / node->ne[1];
     const float weight = digest(result.slices[i]);
     for (int64_t k = 0; k < node->ne[0]; ++k) {
-      at<float>(node, k, row) = weight + static_cast<float>(k) * at<float>(input, 0, row % input->ne[1]);
+      at_row(node, k, row, token) = weight + static_cast<float>(k) * at_row(input, 0, row % input->ne[1], token);
     }
   }
 }
@@ -93,7 +97,9 @@ fake::ProductResult compute_product(const Tensor* node) {
                                    : "?");
     }
   }
-  if (node->data != nullptr && node->src[1]->data != nullptr && ids->ne[1] == 1) multiply_experts(node, result);
+  const bool has_rows = node->data != nullptr && node->src[1]->data != nullptr && node->ne[1] == ids->ne[0] &&
+                        node->ne[2] == ids->ne[1] && node->src[1]->ne[2] == ids->ne[1];
+  if (has_rows) multiply_experts(node, result);
   return result;
 }
 

@@ -1,6 +1,7 @@
 // Products that compute what is there while the rest is read: the same numbers, in the order of arrival.
 #include "fake_engine.h"
 #include "engine_rig.h"
+#include "overlap.h"
 
 using guanaco::kPage;
 using guanaco::Tensor;
@@ -13,32 +14,33 @@ std::vector<fake::OwnRun> runs() {
   return result;
 }
 
-// A layer whose products compute: gate and up on one row for all experts, down on a row for each.
+// A layer whose products compute: gate and up on one row a token for all experts, down on a row for each.
 struct ComputingLayer {
   ComputingLayer(EngineRig* rig, TestGraph* graph, uint32_t group, const Rows& wanted)
       : layer(rig->add_layer(graph, group, wanted)) {
-    const int64_t n = static_cast<int64_t>(wanted[0].size());
+    const int64_t n_used = static_cast<int64_t>(wanted[0].size()), n_tokens = static_cast<int64_t>(wanted.size());
     for (size_t i = 0; i < 3; ++i) {
-      give_data(layer.products[i], 4, n);
-      give_data(layer.products[i]->src[1], 1, i == 2 ? n : 1);
-      for (int64_t row = 0; row < layer.products[i]->src[1]->ne[1]; ++row) {
-        static_cast<float*>(layer.products[i]->src[1]->data)[row] = 1.5f + static_cast<float>(row + 7 * static_cast<int64_t>(i));
+      Tensor* input = layer.products[i]->src[1];
+      give_data(layer.products[i], 4, n_used, n_tokens);
+      give_data(input, 1, i == 2 ? n_used : 1, n_tokens);
+      for (int64_t row = 0; row < input->ne[1] * n_tokens; ++row) {
+        static_cast<float*>(input->data)[row] = 1.5f + static_cast<float>(row + 7 * static_cast<int64_t>(i));
       }
     }
   }
-  void give_data(Tensor* tensor, int64_t ne0, int64_t ne1) {
+  void give_data(Tensor* tensor, int64_t ne0, int64_t ne1, int64_t ne2) {
     tensor->ne[0] = ne0;
     tensor->ne[1] = ne1;
+    tensor->ne[2] = ne2;
     tensor->nb[0] = sizeof(float);
-    tensor->nb[1] = sizeof(float) * static_cast<size_t>(ne0);
-    tensor->nb[2] = tensor->nb[3] = tensor->nb[1] * static_cast<size_t>(ne1);
-    tensor->data = numbers.emplace_back(static_cast<size_t>(ne0 * ne1), -1.0f).data();
+    for (int i = 1; i < 4; ++i) tensor->nb[i] = tensor->nb[i - 1] * static_cast<size_t>(tensor->ne[i - 1]);
+    tensor->data = numbers.emplace_back(static_cast<size_t>(ne0 * ne1 * ne2), -1.0f).data();
   }
   std::vector<float> output() const {
     std::vector<float> all;
     for (const Tensor* product : layer.products) {
       const float* values = static_cast<const float*>(product->data);
-      all.insert(all.end(), values, values + product->ne[0] * product->ne[1]);
+      all.insert(all.end(), values, values + product->ne[0] * product->ne[1] * product->ne[2]);
     }
     return all;
   }
@@ -173,14 +175,45 @@ TEST(overlap_needs_an_engine_that_lends_its_functions) {
   CHECK_EQ(runs().size(), 0);
 }
 
-TEST(overlap_of_several_tokens_is_the_engines) {
+// A batch: the rows of every expert that is there, whichever tokens they are of.
+TEST(overlap_of_several_tokens) {
+  const Rows wanted = {{9, 2}, {4, 7}, {2, 9}, {7, 4}, {2, 4}};
   OverlapRig rig;
   TestGraph graph;
-  ComputingLayer computing(&rig, &graph, 0, {{9, 2}, {4, 7}});
-  rig.backend->on_wait = [&] { rig.backend->finish_all(); };
+  ComputingLayer computing(&rig, &graph, 0, wanted);
+  rig.backend->on_wait = [&] { rig.backend->finish(rig.backend->pending.size() - 1); };
   CHECK_EQ(rig.run(&graph), 0);
-  rig.check_products(graph);
-  CHECK_EQ(runs().size(), 0);
+  CHECK_EQ(computing.output(), expected_output(wanted));
+  CHECK_EQ(rig.stats->unmanaged.load(), 0);
+  const std::vector<fake::OwnRun> seen = runs();
+  REQUIRE(seen.size() == 3);
+  const auto slice = [&](int32_t expert) { return rig.bed.slice(0, 0, expert); };
+  const auto slices = [&](size_t run) { return seen.at(run).products.at(0).slices; };
+  // As above, in the order of the cache's experts, each with all its rows.
+  CHECK(slices(0) == (std::vector<std::string>{slice(2), slice(2), slice(2), slice(7), slice(7)}));
+  CHECK(slices(1) == (std::vector<std::string>{slice(4), slice(4), slice(4)}));
+  CHECK(slices(2) == (std::vector<std::string>{slice(9), slice(9)}));
+}
+
+// More rows than are computed at once: in pieces, which end inside an expert's rows.
+TEST(overlap_of_a_large_batch) {
+  Rows wanted;
+  for (size_t token = 0; token < 3 * guanaco::Overlap::kMostRows; ++token) {
+    const int32_t first = static_cast<int32_t>(token % 3);
+    wanted.push_back({first == 0 ? 9 : 2, first == 1 ? 4 : 7});
+  }
+  OverlapRig rig;
+  TestGraph graph;
+  ComputingLayer computing(&rig, &graph, 0, wanted);
+  rig.backend->on_wait = [&] { rig.backend->finish(0); };
+  CHECK_EQ(rig.run(&graph), 0);
+  CHECK_EQ(computing.output(), expected_output(wanted));
+  size_t n_rows = 0;
+  for (const fake::OwnRun& run : runs()) {
+    n_rows += run.products.at(0).slices.size();
+    CHECK(run.products.at(0).slices.size() <= guanaco::Overlap::kMostRows);
+  }
+  CHECK_EQ(n_rows, 3 * 2 * wanted.size());
 }
 
 TEST(overlap_fails_with_a_reason) {

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from guanaco.config import LoadConfig
 from guanaco.model.map import ModelMap
 from guanaco.planner.layers import layer_states
 from guanaco.planner.memory import (
+    OVERLAP_ROWS,
     compute_bytes,
     context_bytes,
     kv_cache_bytes,
     output_bytes,
     repack_bytes,
+    rows_bytes,
     state_bytes,
     work_bytes,
 )
@@ -212,3 +216,15 @@ def test_only_types_that_the_engine_repacks_are_counted() -> None:
 def test_context_bytes_add_up() -> None:
     row = context_bytes(_qwen3_30b(), _CONFIG, 4096, 256)
     assert row.total_bytes == row.kv_bytes + row.state_bytes + row.compute_bytes + row.output_bytes
+
+
+def test_rows_computed_beside_the_engine_are_those_the_library_takes() -> None:
+    header = (Path(__file__).parents[2] / "native/src/overlap.h").read_text()
+    assert f"kMostRows = {OVERLAP_ROWS};" in header
+
+
+def test_rows_of_a_fused_product_are_twice_as_wide() -> None:
+    narrow = shape("qwen3moe", 2, 64, expert_feed_forward_length=16)
+    wide = shape("qwen3moe", 2, 64, expert_feed_forward_length=160)
+    assert rows_bytes(narrow, 10) == 4 * 10 * (64 + 64)
+    assert rows_bytes(wide, 10) == 4 * 10 * (64 + 320)

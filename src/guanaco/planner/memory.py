@@ -39,6 +39,8 @@ REPACKABLE_TYPES = frozenset(
     ("q2_K", "q4_0", "q4_1", "q4_K", "q5_K", "q6_K", "q8_0", "iq4_nl", "iq4_xs", "mxfp4")
 )
 
+# Expert products computed while experts are read take so many rows at a time: Overlap::kMostRows.
+OVERLAP_ROWS = 128
 # Per thread: the tiled product's slot, attention's scratch and rounding.
 _THREAD_WORK_BYTES = MIB
 _CACHE_LINE_BYTES = 64
@@ -127,6 +129,13 @@ def work_bytes(model: ModelMap, n_ubatch: int, n_threads: int, products: tuple[t
         default=0,
     )
     return rows + tables + n_threads * _THREAD_WORK_BYTES + 4 * KIB
+
+
+def rows_bytes(model: ModelMap, n_rows: int) -> int:
+    """Rows of an expert product's input and of its result, as float32; gate and up may be one product."""
+    n_ff = max(model.meta.get_ints("feed_forward_length", model.n_layer, 0), default=0)
+    n_ff_expert = max(model.meta.get_ints("expert_feed_forward_length", model.n_layer, n_ff), default=0)
+    return _F32 * n_rows * (model.n_embd + max(model.n_embd, 2 * n_ff_expert))
 
 
 def repack_bytes(model: ModelMap, repack_types: frozenset[str] = REPACKABLE_TYPES) -> int:

@@ -7,7 +7,7 @@ choice between it and the resident plan to ``placement``. A budget that is too s
 from __future__ import annotations
 
 from guanaco.planner.load import Load, resident_dense_bytes
-from guanaco.planner.memory import work_bytes
+from guanaco.planner.memory import OVERLAP_ROWS, rows_bytes, work_bytes
 from guanaco.planner.overheads import headroom_bytes
 from guanaco.planner.plan import MemoryParts, Plan
 from guanaco.planner.slots import (
@@ -92,8 +92,16 @@ def _work_bytes(load: Load, n_ubatch: int, slots: tuple[int, ...]) -> int:
         (count, max(group.top_k for groups in item.layers for group in groups))
         for item, count in zip(load.classes, slots, strict=True)
     )
-    # The second is for products of one token that the library computes itself while experts are read.
-    return sum(work_bytes(load.model, n_tokens, load.n_threads, products) for n_tokens in (n_ubatch, 1))
+    engine = work_bytes(load.model, n_ubatch, load.n_threads, products)
+    return engine + _overlap_bytes(load, n_ubatch, products)
+
+
+def _overlap_bytes(load: Load, n_ubatch: int, products: tuple[tuple[int, int], ...]) -> int:
+    """Of products that the library computes itself while experts are read: a work buffer, rows in and out."""
+    rows = min(OVERLAP_ROWS, n_ubatch * max(n_used for _, n_used in products))
+    of_token = work_bytes(load.model, 1, load.n_threads, products)
+    of_rows = work_bytes(load.model, rows, load.n_threads, tuple((count, 1) for count, _ in products))
+    return max(of_token, of_rows) + rows_bytes(load.model, rows)
 
 
 def _plan(load: Load, budget_bytes: int, n_ubatch: int, slots: tuple[int, ...]) -> Plan:
