@@ -33,19 +33,38 @@ Attention::Attention(const PolicyShape& shape) : top_k_(shape.top_k) {
 }
 
 void Attention::selected(const Selection& selection, bool token_starts) {
-  if (token_starts) start_token();
+  const BatchRows& rows = selection.rows;
+  if (token_starts) {
+    n_started_ = static_cast<uint32_t>(std::clamp<size_t>(rows.n, 1, kTokens - 1));
+    for (uint32_t i = 0; i < n_started_; ++i) start_token();
+  }
   group_ = selection.group;
   is_weighed_ = false;
-  const uint32_t n_used = static_cast<uint32_t>(selection.n - selection.n_transient);
-  if (top_k_[group_] == 0 && selection.n_transient == 0) top_k_[group_] = n_used;
-  const double k = top_k_[group_] != 0 ? top_k_[group_] : std::max(n_used, 1u);
-  std::array<uint32_t, kTokens> shared{};  // [age]: experts in common
-  for (size_t i = selection.n_transient; i < selection.n; ++i) {
-    Tokens& users = users_[first_key_[group_] + static_cast<uint32_t>(selection.experts[i])];
+  // The current token is the last row.
+  const int32_t* experts = rows.n > 0 ? rows.row(rows.n - 1) : selection.experts + selection.n_transient;
+  const size_t n_used = rows.n > 0 ? rows.n_used : selection.n - selection.n_transient;
+  if (top_k_[group_] == 0 && (rows.n > 0 || selection.n_transient == 0)) top_k_[group_] = static_cast<uint32_t>(n_used);
+  for (size_t age = std::min<size_t>(rows.n, n_started_); age > 1; --age) {
+    remember(rows.row(rows.n - age), rows.n_used, static_cast<uint32_t>(age - 1));
+  }
+  compare(experts, n_used, top_k_[group_] != 0 ? top_k_[group_] : static_cast<double>(std::max<size_t>(n_used, 1)));
+  remember(experts, n_used, 0);
+}
+
+void Attention::remember(const int32_t* experts, size_t n_used, uint32_t age) {
+  for (size_t i = 0; i < n_used; ++i) {
+    users_[first_key_[group_] + static_cast<uint32_t>(experts[i])][place(age) / 64] |= uint64_t{1} << place(age) % 64;
+  }
+}
+
+// How many experts the current token has in common with each past one, over `k`.
+void Attention::compare(const int32_t* experts, size_t n_used, double k) {
+  std::array<uint32_t, kTokens> shared{};  // [age]
+  for (size_t i = 0; i < n_used; ++i) {
+    const Tokens& users = users_[first_key_[group_] + static_cast<uint32_t>(experts[i])];
     for (uint32_t word = 0; word < kWords; ++word) {
       each_bit(users[word], word * 64, [&](uint32_t token) { ++shared[(now_ - token) % kTokens]; });
     }
-    users[now_ / 64] |= uint64_t{1} << now_ % 64;
   }
   for (uint32_t age = 1; age < kTokens; ++age) {
     likeness_[age] = or_none(kFading * likeness_[age] + static_cast<double>(shared[age]) / k);

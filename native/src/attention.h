@@ -25,6 +25,8 @@ class Attention {
   double main_votes(uint32_t group, uint32_t key) const;
 
  private:
+  void remember(const int32_t* experts, size_t n_used, uint32_t age);
+  void compare(const int32_t* experts, size_t n_used, double k);
   static constexpr uint32_t kTokens = 256;  // a power of two: tokens lie in a ring
   static constexpr uint32_t kWords = kTokens / 64;
   static constexpr uint32_t kKept = 16;
@@ -39,6 +41,7 @@ class Attention {
   std::vector<Tokens> users_;        // [key]: the tokens that used the expert
   uint32_t n_past_ = 0;              // past tokens remembered
   uint32_t now_ = 0;                 // the current token's place in the ring
+  uint32_t n_started_ = 1;           // tokens that started with the current one: those of a prompt batch
   bool any_token_ = false;
   uint32_t group_ = 0;  // last selected
   // By age, 1 the token before the current one. Ages do not move when a token starts: the current token and the one

@@ -42,11 +42,12 @@ void PageCacheStore::advise(uint32_t group, int32_t expert, bool keep) const {
   }
 }
 
-bool PageCacheStore::serve(uint32_t group, const std::vector<int32_t>& experts, size_t n_transient) {
+bool PageCacheStore::serve(uint32_t group, const std::vector<int32_t>& experts, size_t n_transient,
+                           const BatchRows& rows) {
   if (!advised_) set_random_access();
   advised_ = true;
   if (!cache_->fits(group, experts)) return false;
-  cache_->serve({group, experts.data(), experts.size(), n_transient}, &served_);
+  cache_->serve({group, experts.data(), experts.size(), n_transient, rows}, &served_);
   for (const ExpertId& old : served_.evicted) advise(static_cast<uint32_t>(old.group), old.expert, false);
   for (const int32_t expert : experts) advise(group, expert, true);
   // The kernel holds the pages: nothing of ours is in use after this.

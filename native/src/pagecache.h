@@ -19,7 +19,7 @@ class PageCacheStore {
  public:
   PageCacheStore(const LoadPlan& plan, const OpenFiles& files, const Mappings& mappings, Stats* stats);
   // `n_transient` as in Store::acquire. False when they are more than the budget allows at once.
-  bool serve(uint32_t group, const std::vector<int32_t>& experts, size_t n_transient);
+  bool serve(uint32_t group, const std::vector<int32_t>& experts, size_t n_transient, const BatchRows& rows = {});
 
   const Cache& cache() const { return *cache_; }
   // What the last serve() came to.

@@ -20,13 +20,23 @@ struct PolicyShape {
   std::vector<uint32_t> top_k;       // [group]; 0: unknown
 };
 
-// One layer's distinct experts. The first `n_transient` belong to a prompt batch only and count as no use.
-// A token starts where `group` is not greater than that of the selection before.
+// What the router picked for each token of a prompt batch, row by row; no rows when decoding.
+struct BatchRows {
+  const int32_t* ids = nullptr;
+  size_t n = 0;
+  size_t n_used = 0;  // in a row
+  const int32_t* row(size_t i) const { return ids + i * n_used; }
+};
+
+// One layer's distinct experts. The first `n_transient` belong to a prompt batch only: they are in nobody's use, though
+// a policy may learn from their rows what is likely to be.
+// A token starts where `group` is not greater than that of the selection before; with rows, as many as there are.
 struct Selection {
   uint32_t group = 0;
   const int32_t* experts = nullptr;
   size_t n = 0;
   size_t n_transient = 0;
+  BatchRows rows = {};
 };
 
 struct PolicyReport {

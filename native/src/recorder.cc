@@ -42,7 +42,7 @@ void Recorder::served(const ServedSelection& selection) {
                            word(selection.n_used),
                            word(selection.experts.size()),
                            word(selection.n_transient),
-                           selection.scores.empty() ? 0u : 1u};
+                           (selection.scores.empty() ? 0u : kHasScores) | (selection.is_batch ? kIsBatch : 0u)};
   add(head, sizeof head);
   add(selection.rows.data(), selection.rows.size() * sizeof(int32_t));
   size_t next_missed = 0;

@@ -13,8 +13,9 @@
 namespace guanaco {
 
 constexpr char kRecordingMagic[4] = {'G', 'N', 'R', 'C'};
-constexpr uint32_t kRecordingVersion = 1;
-constexpr uint32_t kWasResident = 1u << 31;  // set in an expert's word
+constexpr uint32_t kRecordingVersion = 2;
+constexpr uint32_t kHasScores = 1, kIsBatch = 2;  // a selection's flags
+constexpr uint32_t kWasResident = 1u << 31;       // set in an expert's word
 
 // What a layer was served. `rows`: n_used ids of each row of the batch, in the router's order.
 struct ServedSelection {
@@ -25,6 +26,7 @@ struct ServedSelection {
   size_t n_transient = 0;
   const std::vector<size_t>& missed;   // indices of experts that were not resident
   const std::vector<float>& scores;    // parallel to rows, or empty: not known
+  bool is_batch = false;               // of a prompt: the policy learned from every row
 };
 
 class Recorder {

@@ -167,9 +167,8 @@ size_t Seam::distinct(const Binding& binding, const std::vector<int32_t>& rows, 
   experts->clear();
   const int64_t n_rows = binding.ids->ne[1];
   const size_t n = static_cast<size_t>(binding.ids->ne[0]);
-  const bool is_batch = n_rows > static_cast<int64_t>(plan_.batch_tokens);
   const size_t tail_begin =
-      is_batch ? static_cast<size_t>(n_rows - std::min<int64_t>(n_rows, tail_tokens_)) * n : 0;
+      is_batch(binding) ? static_cast<size_t>(n_rows - std::min<int64_t>(n_rows, tail_tokens_)) * n : 0;
   // Walk the tail first so that its experts are not taken for the batch's, then turn the list round.
   ++epoch_;
   for (size_t i = tail_begin; i < rows.size(); ++i) {
@@ -187,6 +186,11 @@ size_t Seam::distinct(const Binding& binding, const std::vector<int32_t>& rows, 
   return experts->size() - n_tail;
 }
 
+BatchRows Seam::batch_rows(const Binding& binding) const {
+  const size_t n_used = static_cast<size_t>(binding.ids->ne[0]);
+  return is_batch(binding) ? BatchRows{rows_.data(), rows_.size() / n_used, n_used} : BatchRows{};
+}
+
 bool Seam::serve(Binding* binding) {
   binding->served = true;
   const ExpertGroup& group = plan_.groups[binding->group];
@@ -200,8 +204,9 @@ bool Seam::serve(Binding* binding) {
     return false;
   }
   const size_t n_transient = distinct(*binding, rows_, &experts_);
+  const BatchRows batch = batch_rows(*binding);
   if (pagecache_ != nullptr) {
-    if (!pagecache_->serve(binding->group, experts_, n_transient)) {
+    if (!pagecache_->serve(binding->group, experts_, n_transient, batch)) {
       add((*stats_)->unmanaged, binding->uses.size());
     } else {
       note_served(*binding, n_transient, pagecache_->cache(), pagecache_->last_served());
@@ -212,7 +217,7 @@ bool Seam::serve(Binding* binding) {
   if (store_ == nullptr) return true;
   pilot_.turned_out(*current_, *binding, experts_);
   binding->lease.experts = experts_;
-  if (!store_->acquire(binding->group, binding->part_order, n_transient, &binding->lease)) {
+  if (!store_->acquire(binding->group, binding->part_order, n_transient, &binding->lease, batch)) {
     add((*stats_)->unmanaged, binding->uses.size());
     return false;
   }
@@ -227,11 +232,11 @@ bool Seam::serve(Binding* binding) {
 }
 
 void Seam::note_served(const Binding& binding, size_t n_transient, const Cache& cache, const Served& served) {
-  heat_.served(cache, {binding.group, experts_.data(), experts_.size(), n_transient});
+  heat_.served(cache, {binding.group, experts_.data(), experts_.size(), n_transient, {}});
   if (!recorder_.is_on()) return;
   read_router_scores(api_, binding.ids, plan_.groups[binding.group].n_expert, rows_, &scores_);
   const size_t n_used = static_cast<size_t>(binding.ids->ne[0]);
-  recorder_.served({binding.group, n_used, rows_, experts_, n_transient, served.missed, scores_});
+  recorder_.served({binding.group, n_used, rows_, experts_, n_transient, served.missed, scores_, is_batch(binding)});
 }
 
 bool Seam::wait_for(Binding* binding, uint32_t part) {

@@ -64,7 +64,7 @@ bool check_shape(const PolicyShape& shape, std::string* error) {
 }
 
 // Serves sim->experts.
-int serve(guanaco_sim* sim, uint32_t group, size_t n_transient) {
+int serve(guanaco_sim* sim, uint32_t group, size_t n_transient, const guanaco::BatchRows& rows = {}) {
   const std::vector<int32_t>& experts = sim->experts;
   bool good = true;
   size_t n_marked = 0;
@@ -79,7 +79,7 @@ int serve(guanaco_sim* sim, uint32_t group, size_t n_transient) {
   if (!good) return kOutOfRange;
   Cache& cache = *sim->cache;
   if (!cache.fits(group, experts)) return kDoesNotFit;
-  cache.serve({group, experts.data(), experts.size(), n_transient}, &sim->served);
+  cache.serve({group, experts.data(), experts.size(), n_transient, rows}, &sim->served);
   for (const uint32_t slot : sim->served.slots) cache.unpin(cache.size_class(group), slot);
   return static_cast<int>(sim->served.missed.size());
 }
@@ -119,11 +119,14 @@ int guanaco_sim_prior(guanaco_sim* sim, uint32_t group, const double* use, uint3
 }
 
 int guanaco_sim_serve(guanaco_sim* sim, uint32_t group, const int32_t* experts, uint32_t n, uint32_t n_transient,
-                      uint32_t* victims, uint32_t* n_victims) {
+                      const int32_t* rows, uint32_t n_rows, uint32_t n_used, uint32_t* victims, uint32_t* n_victims) {
   *n_victims = 0;
   if (group >= sim->shape.n_expert.size() || n_transient > n) return kOutOfRange;
+  const uint32_t n_expert = sim->shape.n_expert[group];
+  const auto is_expert = [&](int32_t id) { return id >= 0 && static_cast<uint32_t>(id) < n_expert; };
+  if (n_used > n_expert || !std::all_of(rows, rows + static_cast<size_t>(n_rows) * n_used, is_expert)) return kOutOfRange;
   sim->experts.assign(experts, experts + n);
-  const int n_missed = serve(sim, group, n_transient);
+  const int n_missed = serve(sim, group, n_transient, {rows, n_rows, n_used});
   if (n_missed < 0) return n_missed;
   for (const guanaco::ExpertId& id : sim->served.evicted) {
     victims[(*n_victims)++] = static_cast<uint32_t>(id.group) << 16 | static_cast<uint32_t>(id.expert);

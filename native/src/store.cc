@@ -61,7 +61,8 @@ char* Store::part_base(uint32_t group, uint32_t part) const {
   return cls.base + cls.plan->part_offsets[part] + head;
 }
 
-bool Store::acquire(uint32_t group, const std::vector<uint32_t>& part_order, size_t n_transient, Lease* lease) {
+bool Store::acquire(uint32_t group, const std::vector<uint32_t>& part_order, size_t n_transient, Lease* lease,
+                    const BatchRows& rows) {
   reap(false);  // nothing more is read for guesses before it is known which were right
   idle_ns_ = reads_.has_demand() ? 0 : now_ns() - std::max(served_ns_, reads_.demand_ended_ns());
   settle_guesses(group, lease->experts);
@@ -74,7 +75,7 @@ bool Store::acquire(uint32_t group, const std::vector<uint32_t>& part_order, siz
     start();
     return false;
   }
-  cache_->serve({group, lease->experts.data(), lease->experts.size(), n_transient}, &served_);
+  cache_->serve({group, lease->experts.data(), lease->experts.size(), n_transient, rows}, &served_);
   lease->group = group;
   lease->slots = served_.slots;
   lease->loading.clear();

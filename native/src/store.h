@@ -40,8 +40,10 @@ class Store {
 
   // Makes every expert of `lease->experts` resident or on its way: pins slots and starts the reads, parts in the
   // order of `part_order`, those it does not name last. `n_transient`: the first so many experts belong to a prompt
-  // batch only. False, with nothing pinned or started, when they do not fit beside what is pinned already.
-  bool acquire(uint32_t group, const std::vector<uint32_t>& part_order, size_t n_transient, Lease* lease);
+  // batch only, whose rows are `rows`. False, with nothing pinned or started, when they do not fit beside what is pinned
+  // already.
+  bool acquire(uint32_t group, const std::vector<uint32_t>& part_order, size_t n_transient, Lease* lease,
+               const BatchRows& rows = {});
   // True when part `part` of every expert of the lease is in memory; never blocks.
   bool arrived(const Lease& lease, uint32_t part) const;
   // Waits for it. False when a read failed for good; the experts concerned are then not resident.

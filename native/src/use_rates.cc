@@ -36,12 +36,20 @@ void UseRates::prior(uint32_t group, const double* use) {
 }
 
 void UseRates::selected(const Selection& selection) {
-  const uint32_t first = first_key_[selection.group];
-  const size_t n = first_key_[selection.group + 1] - first;
+  const BatchRows& rows = selection.rows;
+  if (rows.n == 0) {
+    used(selection.group, selection.experts + selection.n_transient, selection.n - selection.n_transient);
+  }
+  for (size_t i = 0; i < rows.n; ++i) used(selection.group, rows.row(i), rows.n_used);
+}
+
+void UseRates::used(uint32_t group, const int32_t* experts, size_t n_used) {
+  const uint32_t first = first_key_[group];
+  const size_t n = first_key_[group + 1] - first;
   decay(fast_.data() + first, n, kFastKeep);
   decay(slow_.data() + first, n, kSlowKeep);
-  for (size_t i = selection.n_transient; i < selection.n; ++i) {
-    const size_t key = first + static_cast<size_t>(selection.experts[i]);
+  for (size_t i = 0; i < n_used; ++i) {
+    const size_t key = first + static_cast<size_t>(experts[i]);
     fast_[key] += kFastGain;
     slow_[key] += kSlowGain;
   }

@@ -1,7 +1,7 @@
 // Two decayed use rates of every expert: one that follows the last few tokens, one that follows the topic.
 //
 // Updated at each selection of a group for all its experts, and only then: a layer that has not been served in this
-// token still has the rates of the token before.
+// token still has the rates of the token before. Of a prompt batch every row counts as a token.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,8 @@ class UseRates {
   const double* slow(uint32_t group) const { return slow_.data() + first_key_[group]; }
 
  private:
+  void used(uint32_t group, const int32_t* experts, size_t n_used);
+
   std::vector<uint32_t> first_key_;  // [group], and the number of keys at the end
   std::vector<double> fast_, slow_;  // [key]
 };

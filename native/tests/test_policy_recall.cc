@@ -37,6 +37,32 @@ TEST(attention_follows_the_token_after_the_like) {
   CHECK_EQ(attention.votes(0, 3), 0.0);
 }
 
+// A batch is its tokens one after the other: the last one is the current one, the others are remembered.
+TEST(attention_of_a_batch_is_that_of_its_tokens) {
+  Attention one_by_one(kOneLayer), at_once(kOneLayer);
+  for (const int32_t expert : {5, 0, 1, 2}) route(&one_by_one, 0, {expert}, true);
+  route(&at_once, 0, {5}, true);
+  const std::vector<int32_t> batch = {0, 1, 2};
+  at_once.selected({0, batch.data(), 3, 3, {batch.data(), 3, 1}}, true);
+  route(&one_by_one, 0, {0}, true);
+  route(&at_once, 0, {0}, true);
+  for (uint32_t key = 0; key < 8; ++key) CHECK(near(at_once.votes(0, key), one_by_one.votes(0, key)));
+  CHECK(at_once.votes(0, 1) > 0.4);
+}
+
+// More tokens than are remembered, and a last layer that runs the last of them only.
+TEST(attention_of_a_long_batch) {
+  Attention attention({{4, 4}, {0, 0}, {8}, {1, 1}});
+  std::vector<int32_t> rows(600, 3);
+  rows[598] = 1;
+  rows[599] = 2;
+  attention.selected({0, rows.data() + 597, 3, 3, {rows.data(), 600, 1}}, true);
+  attention.selected({1, rows.data() + 599, 1, 0, {rows.data() + 598, 2, 1}}, false);
+  route(&attention, 0, {1}, true);
+  CHECK(attention.votes(0, 2) > 0.1);  // the token after the other 1, among many unlike ones
+  CHECK(attention.votes(1, 5) > 0.0);  // what that other 1 used in the next layer: 1, the fifth key is 1 of layer 1
+}
+
 TEST(attention_layers_still_to_come_take_the_like_tokens_themselves) {
   Attention attention({{4, 4}, {0, 0}, {8}, {1, 1}});
   for (const int32_t token : {0, 1, 2}) {

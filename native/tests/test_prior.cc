@@ -128,7 +128,7 @@ TEST(prior_through_the_simulator) {
   CHECK_EQ(guanaco_sim_prior(sim, 0, kUse, 4), 0);
   const auto serve = [&](int32_t expert) {
     uint32_t victim = 99, n = 0;
-    guanaco_sim_serve(sim, 0, &expert, 1, 0, &victim, &n);
+    guanaco_sim_serve(sim, 0, &expert, 1, 0, nullptr, 0, 0, &victim, &n);
     return n == 0 ? -1 : static_cast<int>(victim & 0xffffu);
   };
   CHECK_EQ(serve(1), -1);

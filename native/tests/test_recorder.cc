@@ -20,6 +20,7 @@ struct Entry {
   std::vector<bool> resident;
   uint32_t n_transient;
   std::vector<float> scores;
+  bool is_batch = false;
 };
 
 std::vector<Entry> read_back(const std::string& path) {
@@ -42,7 +43,9 @@ std::vector<Entry> read_back(const std::string& path) {
     entry.group = word();
     const uint32_t n_rows = word(), n_used = word(), n_experts = word();
     entry.n_transient = word();
-    const bool has_scores = word() == 1;
+    const uint32_t flags = word();
+    const bool has_scores = (flags & guanaco::kHasScores) != 0;
+    entry.is_batch = (flags & guanaco::kIsBatch) != 0;
     for (uint32_t row = 0; row < n_rows; ++row) {
       entry.rows.emplace_back();
       for (uint32_t k = 0; k < n_used; ++k) entry.rows.back().push_back(static_cast<int32_t>(word()));
@@ -111,6 +114,7 @@ TEST(recorder_writes_what_the_cache_was_asked) {
   CHECK(entries[2].resident == (std::vector<bool>{true, false, true}));
   CHECK(entries[3].resident == (std::vector<bool>{true, true, true}));
   CHECK_EQ(entries[3].scores.size(), 0);
+  CHECK(!entries[0].is_batch && !entries[3].is_batch);
 }
 
 TEST(recorder_marks_a_prompts_experts) {
@@ -125,6 +129,7 @@ TEST(recorder_marks_a_prompts_experts) {
   REQUIRE(entries.size() == 1);
   CHECK_EQ(entries[0].experts, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
   CHECK_EQ(entries[0].n_transient, 6);
+  CHECK(entries[0].is_batch);
 }
 
 TEST(recorder_leaves_out_what_was_not_served) {

@@ -23,11 +23,13 @@ struct Sim {
   Sim(const Sim&) = delete;
   Sim& operator=(const Sim&) = delete;
 
-  int serve(uint32_t group, const Experts& experts, uint32_t n_transient = 0) {
+  // `rows`: two ids each.
+  int serve(uint32_t group, const Experts& experts, uint32_t n_transient = 0, const Experts& rows = {}) {
     Numbers room(experts.size());
     uint32_t n = 0;
     const int n_missed = guanaco_sim_serve(handle, group, experts.data(), static_cast<uint32_t>(experts.size()),
-                                           n_transient, room.data(), &n);
+                                           n_transient, rows.data(), static_cast<uint32_t>(rows.size()) / 2, 2,
+                                           room.data(), &n);
     victims.assign(room.begin(), room.begin() + n);
     return n_missed;
   }
@@ -148,4 +150,20 @@ TEST(simulate_trace_that_cannot_be_served) {
   Sim few("lru", {3}, {0}, {2}, {3});
   CHECK_EQ(guanaco_sim_replay(few.handle, ids, 2, counters), -2);
   CHECK_EQ(counters[1], 2);  // the first token was served
+}
+
+TEST(simulate_learns_from_a_prompts_rows) {
+  // All experts of the prompt pass; what its rows named most often stays when one has to go.
+  Sim with("cycle", {8}, {0}, {2}, {4});
+  Sim without("cycle", {8}, {0}, {2}, {4});
+  const Experts rows = {0, 1, 0, 1, 0, 1, 2, 3};
+  CHECK_EQ(with.serve(0, {0, 1, 2, 3}, 0, rows), 4);
+  CHECK_EQ(without.serve(0, {0, 1, 2, 3}, 0), 4);
+  CHECK_EQ(with.serve(0, {2, 3}), 0);
+  CHECK_EQ(with.serve(0, {4}), 1);
+  CHECK_EQ(with.victims, (Numbers{0}));  // used less lately than 2 and 3, and as often as 1, which came after it
+  CHECK_EQ(with.serve(0, {0, 8}, 0), -2);
+  CHECK_EQ(with.serve(0, {0}, 0, {0, 8}), -2);
+  CHECK_EQ(with.serve(0, {0}, 0, {-1, 0}), -2);
+  CHECK_EQ(without.serve(0, {5}), 1);
 }

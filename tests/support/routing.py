@@ -61,6 +61,7 @@ def _selections(
         if rng.random() < 0.02:
             topics = [[rng.random() ** 3 for _ in range(n)] for n in shape.n_expert]
         is_prompt = rng.random() < prompts
+        n_rows = rng.choice((0, 1, 3, 20, 20, 300)) if is_prompt else 0
         for group, n in enumerate(shape.n_expert):
             if rng.random() < skipped:
                 continue
@@ -69,4 +70,14 @@ def _selections(
             liking = topics[group]
             experts = sorted(range(n), key=lambda e: -liking[e] * rng.random())[:k]
             rng.shuffle(experts)
-            yield Selection(group, tuple(experts), rng.randint(0, k) if is_prompt else 0)
+            # A last layer may run fewer of the tokens.
+            rows = [
+                rng.sample(range(n), top_k[group])
+                for _ in range(rng.choice((n_rows, n_rows, min(n_rows, 2))))
+            ]
+            yield Selection(
+                group,
+                tuple(experts),
+                rng.randint(0, k) if is_prompt else 0,
+                tuple(tuple(row) for row in rows),
+            )

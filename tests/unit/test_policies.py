@@ -44,7 +44,12 @@ def test_a_policy_cannot_be_shown_the_future() -> None:
             hints = get_type_hints(method)
             seen |= {hints[parameter] for parameter in list(inspect.signature(method).parameters)[1:]}
     assert seen == {Selection, int, bool, Sequence[int], Sequence[float]}
-    assert get_type_hints(Selection) == {"group": int, "experts": tuple[int, ...], "n_transient": int}
+    assert get_type_hints(Selection) == {
+        "group": int,
+        "experts": tuple[int, ...],
+        "n_transient": int,
+        "rows": tuple[tuple[int, ...], ...],
+    }
     for make in POLICIES.values():
         assert list(inspect.signature(make).parameters) == ["shape"]
     assert "belady" not in POLICIES

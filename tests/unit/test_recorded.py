@@ -22,7 +22,7 @@ COUNTS = dict(zip(COUNTERS, (5, 4, 1, 1, 0), strict=True))
 ABOUT = About("tiny", (1, 3), (100, 50), "herd", SHAPE, False, COUNTS, n_prompt=3)
 # A prompt of three tokens of which only the last runs the last layer, then two decoded tokens.
 RUN = (
-    Served(0, 0, ((0, 1), (1, 2), (3, 0)), (1, 2, 0, 3), 2, frozenset({1}), ((0.9, 0.1),) * 3),
+    Served(0, 0, ((0, 1), (1, 2), (3, 0)), (1, 2, 0, 3), 2, frozenset({1}), ((0.9, 0.1),) * 3, is_batch=True),
     Served(0, 1, ((4, 5),), (4, 5), 0, frozenset(), ((0.75, 0.25),)),
     Served(1, 0, ((3, 7),), (3, 7), 0, frozenset({3}), ((0.5, 0.125),)),
     Served(1, 1, ((5, 0),), (5, 0), 0, frozenset({5}), ((0.5, 0.5),)),
@@ -33,13 +33,19 @@ RUN = (
 
 def raw(served: Iterable[Served]) -> bytes:
     """As the library writes it."""
-    blocks = [b"GNRC" + struct.pack("=I", 1)]
+    blocks = [b"GNRC" + struct.pack("=I", 2)]
     for item in served:
         flat = [e for row in item.rows for e in row]
         experts = [e | ((1 << 31) if e in item.resident else 0) for e in item.experts]
         scores = [] if item.scores is None else [s for row in item.scores for s in row]
         n_used = len(item.rows[0]) if item.rows else 2
-        numbers = (len(item.rows), n_used, len(experts), item.n_transient, int(bool(scores)))
+        numbers = (
+            len(item.rows),
+            n_used,
+            len(experts),
+            item.n_transient,
+            int(bool(scores)) | 2 * item.is_batch,
+        )
         blocks.append(struct.pack("=7I", item.graph, item.group, *numbers))
         blocks.append(struct.pack(f"={len(flat)}i{len(experts)}I{len(scores)}f", *flat, *experts, *scores))
     return b"".join(blocks)
@@ -80,7 +86,7 @@ def test_something_else_is_no_recording(tmp_path: Path, start: bytes) -> None:
 
 def test_absurd_sizes_are_damage_not_memory(tmp_path: Path) -> None:
     path = tmp_path / "recording"
-    path.write_bytes(b"GNRC" + struct.pack("=8I", 1, 0, 0, 1 << 30, 8, 8, 0, 0))
+    path.write_bytes(b"GNRC" + struct.pack("=8I", 2, 0, 0, 1 << 30, 8, 8, 0, 0))
     with pytest.raises(EngineError, match="it is damaged"):
         list(read_recording(path))
 
@@ -103,14 +109,16 @@ def test_a_recorded_trace_has_tokens_and_selections(tmp_path: Path) -> None:
     assert recorded.policy == "herd"
     assert recorded.counters == COUNTS
     assert not recorded.has_guesses
-    assert recorded.selections == tuple(Selection(s.group, s.experts, s.n_transient) for s in RUN)
+    assert recorded.selections == tuple(
+        Selection(s.group, s.experts, s.n_transient, s.rows if s.is_batch else ()) for s in RUN
+    )
     assert not list(tmp_path.glob("*.partial"))
 
 
 def test_each_token_says_what_was_resident_and_how_it_scored(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in written(tmp_path).read_text().splitlines()]
     batch = lines[1]
-    assert batch == {"batch": 3, "served": [[0, 2, [1, 2, 0, 3]], [1, 0, [4, 5]]]}
+    assert batch == {"batch": 3, "served": [[0, 2, [1, 2, 0, 3], 1], [1, 0, [4, 5]]]}
     assert lines[2]["resident"] == [[0, 1], []]
     assert lines[2]["weights"] == [[0.9, 0.1], []]
     assert lines[4]["resident"] == [[0, 0], [0, 0]]

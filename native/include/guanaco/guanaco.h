@@ -34,11 +34,13 @@ GUANACO_API void guanaco_sim_destroy(guanaco_sim* sim);
 /* Before the first selection: how often each of the `n` experts of a group is likely to be used a token, 0 to 1. Returns 0;
  * -2 when a number is out of range. */
 GUANACO_API int guanaco_sim_prior(guanaco_sim* sim, uint32_t group, const double* use, uint32_t n);
-/* Serves one layer's distinct experts; the first `n_transient` belong to a prompt batch only. Returns how many were not
+/* Serves one layer's distinct experts; the first `n_transient` belong to a prompt batch only. `rows`: of such a batch, what
+ * the router picked for each of its `n_rows` tokens, `n_used` ids each; 0 rows when decoding. Returns how many were not
  * resident; -1 when they are more than the class has slots, -2 when a number is out of range; nothing has changed then.
  * `victims` has room for n; it gets the experts evicted, in order, as group << 16 | expert, `n_victims` their number. */
 GUANACO_API int guanaco_sim_serve(guanaco_sim* sim, uint32_t group, const int32_t* experts, uint32_t n,
-                                  uint32_t n_transient, uint32_t* victims, uint32_t* n_victims);
+                                  uint32_t n_transient, const int32_t* rows, uint32_t n_rows, uint32_t n_used,
+                                  uint32_t* victims, uint32_t* n_victims);
 /* Serves a decode trace: ids[token][group][the largest top_k], a negative id is none. `counters` gets hits, misses,
  * evictions, and the nanoseconds spent in the policy and the bookkeeping, all of this call. Returns 0; -1 or -2 as
  * above, after what came before was served; -2 too when no top_k is known. */

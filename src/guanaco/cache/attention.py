@@ -11,7 +11,7 @@ from collections import deque
 
 from guanaco.cache.policy import PolicyShape, Selection
 
-_N_TOKENS = 256  # remembered, the current one among them
+N_TOKENS = 256  # remembered, the current one among them
 _CARRIED = 0.6  # of a resemblance, to the token after
 _FADING = 0.9  # of a resemblance, a layer
 _NEGLIGIBLE = 1e-30  # below it a resemblance is none: denormal numbers are slow
@@ -27,19 +27,29 @@ class RoutingAttention:
         self._top_k = list(shape.top_k)  # 0 until it is known
         self._uses: list[list[deque[int]]] = [[deque() for _ in range(n)] for n in shape.n_expert]  # tokens
         self._token = -1
+        self._n_started = 1  # tokens that started with the current one
         self._group = -1
         self._first = 0  # the oldest token remembered
         self._resemblance: list[float] = []  # of the tokens from the first to the one before this
         self._weights: list[float] | None = None  # of the same tokens, once asked for
 
     def learn(self, selection: Selection, token: int) -> None:
-        """Compares the selection with what past tokens used in its layer, then remembers it."""
+        """Compares the selection with what past tokens used in its layer, then remembers it.
+
+        ``token``: the current one, the last of a batch.
+        """
         if token != self._token:
-            self._start_token(token)
-        group, demand = selection.group, selection.demand
-        if not self._top_k[group] and not selection.n_transient:
+            self._n_started = token - self._token
+        while self._token < token:
+            self._start_token(self._token + 1)
+        group, used = selection.group, selection.tokens[-self._n_started :]
+        demand = used[-1]
+        if not self._top_k[group] and (selection.rows or not selection.n_transient):
             self._top_k[group] = len(demand)
         k = self._top_k[group] or len(demand)
+        for index, experts in enumerate(used[:-1]):
+            for expert in experts:
+                self._uses[group][expert].append(token - len(used) + 1 + index)
         shared = [0] * len(self._resemblance)
         for expert in demand:
             for past in self._recent_uses(group, expert):
@@ -76,7 +86,7 @@ class RoutingAttention:
 
     def _start_token(self, token: int) -> None:
         before, first_before = self._resemblance, self._first
-        self._token, self._first = token, max(0, token - _N_TOKENS + 1)
+        self._token, self._first = token, max(0, token - N_TOKENS + 1)
         self._resemblance = []
         for past in range(self._first, token):
             index = past - 1 - first_before

@@ -32,15 +32,22 @@ class Selection:
     group: int
     experts: tuple[int, ...]
     n_transient: int = 0
+    rows: tuple[tuple[int, ...], ...] = ()  # of a prompt batch: what was picked for each token
 
     @property
     def demand(self) -> tuple[int, ...]:
-        """Those that decoding uses: only they teach a policy anything."""
+        """Those that decoding uses."""
         return self.experts[self.n_transient :]
+
+    @property
+    def tokens(self) -> tuple[tuple[int, ...], ...]:
+        """What each token used, oldest first: the rows, or the demand of the one token."""
+        return self.rows or (self.demand,)
 
 
 class Policy(Protocol):
-    """One object sees all groups and size classes. A token starts where the group does not increase."""
+    """One object sees all groups and size classes. A token starts where the group does not increase; of a
+    prompt batch, all its tokens."""
 
     def prior(self, group: int, use: Sequence[float]) -> None:
         """Before the first selection: how often each expert was used before, a token. It fades with time."""

@@ -10,6 +10,7 @@ import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from guanaco.cache.attention import N_TOKENS
 from guanaco.cache.policy import PolicyShape, Selection
 
 # A slot waiting to be reused: rank, stamp, slot, and whose rank it is.
@@ -44,7 +45,7 @@ class RankedPolicy(ABC):
 
     def selected(self, selection: Selection) -> None:
         if self.token < 0 or selection.group <= self.group:
-            self.token += 1
+            self.token += min(max(len(selection.rows), 1), N_TOKENS - 1)
         self.group = selection.group
         for expert in selection.demand:
             self._clock += 1

@@ -25,10 +25,13 @@ class UseRates:
         self.slow[group] = list(use)
 
     def learn(self, selection: Selection) -> None:
-        group = selection.group
+        for used in selection.tokens:
+            self._used(selection.group, used)
+
+    def _used(self, group: int, experts: Sequence[int]) -> None:
         quick = [_QUICK * rate for rate in self.quick[group]]
         slow = [_SLOW * rate for rate in self.slow[group]]
-        for expert in selection.demand:
+        for expert in experts:
             quick[expert] += _QUICK_GAIN
             slow[expert] += _SLOW_GAIN
         self.quick[group], self.slow[group] = quick, slow

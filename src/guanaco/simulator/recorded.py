@@ -7,13 +7,13 @@ In the header: ``"cache"``: policy, slots of each class, and class, experts and 
 is one group of experts that are read together); ``"layer"``: the model's layer numbers; ``"counters"``: what
 the engine counted. A token was served layer by layer, unless a line
 ``{"batch": n, "served": [[layer, n_transient, [experts]], ...]}`` comes before it: then that is what the
-cache was asked for the next n tokens together.
+cache was asked for the next n tokens together. A fourth number, 1, says that it learned from each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from guanaco.cache.policy import PolicyShape, Selection
 from guanaco.errors import UsageError
@@ -46,10 +46,15 @@ class RecordedReader:
         self._shape = _shape(header, fail) if "cache" in header else None
         self._selections: list[Selection] = []
         self._batch_tokens = 0
+        self._batch_rows: list[Sequence[tuple[int, ...]]] = []  # of the batch being read, by token
+        self._learned: list[int] = []  # its selections that need them
 
     def token(self, layers: Sequence[tuple[int, ...]]) -> None:
         if self._batch_tokens:
             self._batch_tokens -= 1
+            self._batch_rows.append(layers)
+            if not self._batch_tokens:
+                self._add_rows()
         elif self._shape is not None:
             self._selections += [Selection(group, ids) for group, ids in enumerate(layers) if ids]
 
@@ -62,7 +67,18 @@ class RecordedReader:
         served = value["served"]
         if not isinstance(served, list):
             raise fail('expected "served": a list of selections')
-        self._selections += [self._selection(item, fail) for item in served]
+        self._batch_rows, self._learned = [], []
+        for item in served:
+            selection, learned = self._selection(item, fail)
+            if learned:
+                self._learned.append(len(self._selections))
+            self._selections.append(selection)
+
+    def _add_rows(self) -> None:
+        for index in self._learned:
+            selection = self._selections[index]
+            rows = tuple(layers[selection.group] for layers in self._batch_rows if layers[selection.group])
+            self._selections[index] = replace(selection, rows=rows)
 
     def finish(self, fail: Fail) -> Recorded | None:
         if self._shape is None:
@@ -82,10 +98,14 @@ class RecordedReader:
             counters={name: _count(counters.get(name), name, fail) for name in COUNTERS},
         )
 
-    def _selection(self, item: object, fail: Fail) -> Selection:
+    def _selection(self, item: object, fail: Fail) -> tuple[Selection, bool]:
+        """The selection, and whether its tokens taught the policy each by itself."""
         assert self._shape is not None  # noqa: S101
-        if not isinstance(item, list) or len(item) != 3 or not isinstance(item[2], list):
+        if not isinstance(item, list) or len(item) not in (3, 4) or not isinstance(item[2], list):
             raise fail("expected a selection [layer, n_transient, [experts]]")
+        learned = item[3:] == [1]
+        if item[3:] and not learned:
+            raise fail(f"a selection whose fourth number is {item[3]!r}, not 1")
         group, n_transient = _count(item[0], "layer", fail), _count(item[1], "n_transient", fail)
         experts = tuple(_count(expert, "expert", fail) for expert in item[2])
         if group >= self._shape.n_groups:
@@ -94,7 +114,7 @@ class RecordedReader:
             raise fail(f"a selection of layer {group} that contradicts itself")
         if any(expert >= self._shape.n_expert[group] for expert in experts):
             raise fail(f"an expert of layer {group} is not below {self._shape.n_expert[group]}")
-        return Selection(group, experts, n_transient)
+        return Selection(group, experts, n_transient), learned
 
 
 def _shape(header: dict[str, object], fail: Fail) -> PolicyShape:

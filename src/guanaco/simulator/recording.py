@@ -19,9 +19,9 @@ from guanaco.cache.policy import PolicyShape
 from guanaco.errors import EngineError
 from guanaco.simulator.trace import DECODE, FORMAT_VERSION, PROMPT
 
-_MAGIC, _VERSION = b"GNRC", 1
+_MAGIC, _VERSION = b"GNRC", 2
 _HEAD = struct.Struct("=7I")  # graph, group, rows, ids a row, experts, transient, flags
-_HAS_SCORES = 1
+_HAS_SCORES, _IS_BATCH = 1, 2
 _WAS_RESIDENT = 1 << 31
 _MOST_WORDS = 1 << 26
 
@@ -37,6 +37,7 @@ class Served:
     n_transient: int
     resident: frozenset[int]
     scores: tuple[tuple[float, ...], ...] | None  # of the rows
+    is_batch: bool = False  # of a prompt: the policy learned from every row
 
     @property
     def has_scores(self) -> bool:
@@ -113,6 +114,7 @@ def _read_selection(
         scores=None
         if scores is None
         else tuple(tuple(scores[row * n_used : (row + 1) * n_used]) for row in range(n_rows)),
+        is_batch=bool(flags & _IS_BATCH),
     )
 
 
@@ -171,7 +173,7 @@ def _lines(batch: Sequence[Served], about: About, n_before: int) -> Iterator[dic
     if not _is_one_token(batch):
         yield {
             "batch": n_rows,
-            "served": [[item.group, item.n_transient, list(item.experts)] for item in batch],
+            "served": [_asked(item) for item in batch],
         }
     first = {item.group: item for item in reversed(batch)}  # a layer served twice shows its first selection
     groups = range(about.shape.n_groups)
@@ -186,6 +188,11 @@ def _lines(batch: Sequence[Served], about: About, n_before: int) -> Iterator[dic
         if with_scores:
             line["weights"] = [scores for _, _, scores in rows]
         yield line
+
+
+def _asked(item: Served) -> list[object]:
+    asked: list[object] = [item.group, item.n_transient, list(item.experts)]
+    return [*asked, 1] if item.is_batch else asked
 
 
 def _row(item: Served | None, from_end: int) -> tuple[list[int], list[int], list[float]]:

@@ -82,8 +82,19 @@ class NativeCache:
         n = len(selection.experts)
         experts = (ctypes.c_int32 * n)(*selection.experts)
         victims, n_victims = (_WORD * n)(), _WORD(0)
+        n_used = len(selection.rows[0]) if selection.rows else 0
+        ids = [expert for row in selection.rows for expert in row]
         misses = self._library.guanaco_sim_serve(
-            self._sim, selection.group, experts, n, selection.n_transient, victims, ctypes.byref(n_victims)
+            self._sim,
+            selection.group,
+            experts,
+            n,
+            selection.n_transient,
+            (ctypes.c_int32 * len(ids))(*ids),
+            len(selection.rows),
+            n_used,
+            victims,
+            ctypes.byref(n_victims),
         )
         if misses == _DOES_NOT_FIT:
             return None
@@ -207,7 +218,8 @@ def _open(path: Path) -> ctypes.CDLL:
     serve.restype = whole.restype = ctypes.c_int
     create.argtypes = [text, _WORD, _WORDS, _WORDS, _WORDS, _WORD, _WORDS, text, ctypes.c_ulong]
     destroy.argtypes = [handle]
-    serve.argtypes = [handle, _WORD, ctypes.POINTER(ctypes.c_int32), _WORD, _WORD, _WORDS, _WORDS]
+    numbers = ctypes.POINTER(ctypes.c_int32)
+    serve.argtypes = [handle, _WORD, numbers, _WORD, _WORD, numbers, _WORD, _WORD, _WORDS, _WORDS]
     whole.argtypes = [handle, ctypes.POINTER(ctypes.c_int16), _WORD, number]
     evictions.argtypes = [handle, number, number]
     return library
