@@ -78,37 +78,44 @@ bool Overlap::run(Binding* binding, PartUse* use, Tensor* shadow, Store* store, 
   left_.resize(lease.experts.size());
   for (size_t i = 0; i < left_.size(); ++i) left_[i] = i;
   while (!left_.empty()) {
+    const auto is_there = [&](size_t i) { return store->has_part(binding->group, lease.slots[i], use->part); };
     ready_.clear();
-    size_t n_ready = 0, n_left = 0;
-    for (const size_t i : left_) {
-      if (!store->has_part(binding->group, lease.slots[i], use->part)) {
-        left_[n_left++] = i;
-        continue;
-      }
-      const size_t expert = static_cast<size_t>(lease.experts[i]);
-      ready_.insert(ready_.end(), places_.begin() + begin_[expert], places_.begin() + begin_[expert + 1]);
-      ++n_ready;
-    }
-    left_.resize(n_left);
-    if (n_ready == 0) {
+    std::copy_if(left_.begin(), left_.end(), std::back_inserter(ready_), is_there);
+    if (ready_.empty()) {
       if (store->wait_for_more(&binding->lease)) continue;
       *error = store->take_error();
       return false;
     }
-    for (size_t first = 0; first < ready_.size(); first += kMostRows) {
+    left_.erase(std::remove_if(left_.begin(), left_.end(), is_there), left_.end());
+    for (size_t next = 0; next < ready_.size();) {
       // What arrives meanwhile makes room for what waits for a buffer.
-      if (first > 0 && n_left > 0) store->poll();
-      if (!compute(*binding, *use, shadow, &ready_[first], std::min(kMostRows, ready_.size() - first))) {
+      if (next > 0 && !left_.empty()) store->poll();
+      next = gather_rows(lease, next);
+      if (!compute(*binding, *use, shadow)) {
         *error = "the engine could not compute the experts that were there";
         return false;
       }
     }
-    if (n_left > 0) add((*stats_)->overlapped, n_ready);
+    if (!left_.empty()) add((*stats_)->overlapped, ready_.size());
   }
   return true;
 }
 
-bool Overlap::compute(const Binding& binding, const PartUse& use, Tensor* shadow, const uint32_t* places, size_t n) {
+// The places of whole experts from `next` on; returns the expert after them.
+size_t Overlap::gather_rows(const Lease& lease, size_t next) {
+  gathered_.clear();
+  const auto begin_of = [&](size_t i) { return places_.begin() + begin_[static_cast<size_t>(lease.experts[ready_[i]])]; };
+  const auto end_of = [&](size_t i) { return places_.begin() + begin_[static_cast<size_t>(lease.experts[ready_[i]]) + 1]; };
+  do {
+    gathered_.insert(gathered_.end(), begin_of(next), end_of(next));
+    ++next;
+  } while (next < ready_.size() && gathered_.size() + static_cast<size_t>(end_of(next) - begin_of(next)) <= kMostRows);
+  return next;
+}
+
+bool Overlap::compute(const Binding& binding, const PartUse& use, Tensor* shadow) {
+  const uint32_t* const places = gathered_.data();
+  const size_t n = gathered_.size();
   const Tensor* node = use.node;
   const Tensor* given = node->src[1];
   const size_t n_used = static_cast<size_t>(binding.ids->ne[0]);

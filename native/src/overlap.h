@@ -1,8 +1,9 @@
 // Computes an expert product outside the engine's graph while some of its experts are still being read: those that are
 // there first, the others as they arrive.
 //
-// Owns: clones and rows for that. Each product is run at its own place in the graph, by the engine's own kernel, which
-// computes every row by itself: the bits are the same whatever rows are computed together. Leaves reading to the store.
+// Owns: clones and rows for that. Each product is run at its own place in the graph, by the engine's own kernel. That one
+// computes an expert's rows by themselves, but not always each row: the rows of an expert stay together and in order, so
+// that the bits are the same. Leaves reading to the store.
 #pragma once
 
 #include <memory>
@@ -26,14 +27,15 @@ class Overlap {
   // for good or the engine did.
   bool run(Binding* binding, PartUse* use, Tensor* shadow, Store* store, std::string* error);
 
-  // Rows that are computed at once, of a batch: the memory they take is planned.
+  // Rows that are computed at once, more only when one expert has more: the memory they take is planned.
   static constexpr size_t kMostRows = 128;
 
  private:
   bool is_understood(const PartUse& use, const Tensor* ids) const;
   void sort_places(const Binding& binding);
-  // The product's rows at `n` of the sorted places.
-  bool compute(const Binding& binding, const PartUse& use, Tensor* shadow, const uint32_t* places, size_t n);
+  size_t gather_rows(const Lease& lease, size_t next);
+  // The product's rows at the gathered places.
+  bool compute(const Binding& binding, const PartUse& use, Tensor* shadow);
   Tensor* clone(std::unique_ptr<char[]>* storage, const Tensor* original) const;
 
   const LoadPlan& plan_;
@@ -41,9 +43,10 @@ class Overlap {
   Stats* const stats_;
   MiniGraph* const mini_;
   std::unique_ptr<char[]> product_, input_, ids_;
-  std::vector<size_t> left_;                // of the lease's experts
-  std::vector<uint32_t> places_, ready_;    // in the selection, row by row; by expert, and of those that are there
-  std::vector<uint32_t> begin_;             // [expert] in places_, and the end
+  std::vector<size_t> left_, ready_;      // of the lease's experts
+  std::vector<uint32_t> places_;          // in the selection, row by row, sorted by expert
+  std::vector<uint32_t> begin_;           // [expert] in places_, and the end
+  std::vector<uint32_t> gathered_;        // places of one computation
   std::vector<int32_t> ready_ids_;
   std::vector<char> rows_out_, rows_in_;
 };

@@ -3,6 +3,9 @@
 #include "engine_rig.h"
 #include "overlap.h"
 
+#include <map>
+#include <set>
+
 using guanaco::kPage;
 using guanaco::Tensor;
 
@@ -195,12 +198,12 @@ TEST(overlap_of_several_tokens) {
   CHECK(slices(2) == (std::vector<std::string>{slice(9), slice(9)}));
 }
 
-// More rows than are computed at once: in pieces, which end inside an expert's rows.
+// More rows than are computed at once: in pieces, none of which ends inside an expert's rows. The engine may compute
+// them by another kernel when there are many.
 TEST(overlap_of_a_large_batch) {
   Rows wanted;
-  for (size_t token = 0; token < 3 * guanaco::Overlap::kMostRows; ++token) {
-    const int32_t first = static_cast<int32_t>(token % 3);
-    wanted.push_back({first == 0 ? 9 : 2, first == 1 ? 4 : 7});
+  for (size_t token = 0; token < guanaco::Overlap::kMostRows; ++token) {
+    wanted.push_back({token % 3 == 0 ? 9 : token % 3 == 1 ? 4 : 2, token % 8 == 0 ? 11 : 7});
   }
   OverlapRig rig;
   TestGraph graph;
@@ -208,12 +211,29 @@ TEST(overlap_of_a_large_batch) {
   rig.backend->on_wait = [&] { rig.backend->finish(0); };
   CHECK_EQ(rig.run(&graph), 0);
   CHECK_EQ(computing.output(), expected_output(wanted));
-  size_t n_rows = 0;
+  std::map<std::string, size_t> runs_of;  // by slice
+  size_t n_rows = 0, most_rows = 0;
   for (const fake::OwnRun& run : runs()) {
-    n_rows += run.products.at(0).slices.size();
-    CHECK(run.products.at(0).slices.size() <= guanaco::Overlap::kMostRows);
+    const std::vector<std::string>& slices = run.products.at(0).slices;
+    n_rows += slices.size();
+    most_rows = std::max(most_rows, slices.size());
+    for (const std::string& slice : std::set<std::string>(slices.begin(), slices.end())) ++runs_of[slice];
   }
   CHECK_EQ(n_rows, 3 * 2 * wanted.size());
+  CHECK(most_rows <= guanaco::Overlap::kMostRows);
+  CHECK_EQ(runs_of.size(), 3 * 5);
+  for (const auto& [slice, n] : runs_of) CHECK_EQ(n, 1);
+}
+
+TEST(overlap_of_an_expert_with_more_rows_than_are_computed_at_once) {
+  const Rows wanted(guanaco::Overlap::kMostRows + 5, {9, 2});
+  OverlapRig rig;
+  TestGraph graph;
+  ComputingLayer computing(&rig, &graph, 0, wanted);
+  rig.backend->on_wait = [&] { rig.backend->finish(0); };
+  CHECK_EQ(rig.run(&graph), 0);
+  CHECK_EQ(computing.output(), expected_output(wanted));
+  for (const fake::OwnRun& run : runs()) CHECK_EQ(run.products.at(0).slices.size(), wanted.size());
 }
 
 TEST(overlap_fails_with_a_reason) {

@@ -98,7 +98,8 @@ def _work_bytes(load: Load, n_ubatch: int, slots: tuple[int, ...]) -> int:
 
 def _overlap_bytes(load: Load, n_ubatch: int, products: tuple[tuple[int, int], ...]) -> int:
     """Of products that the library computes itself while experts are read: a work buffer, rows in and out."""
-    rows = min(OVERLAP_ROWS, n_ubatch * max(n_used for _, n_used in products))
+    # One expert may be every token's.
+    rows = min(max(OVERLAP_ROWS, n_ubatch), n_ubatch * max(n_used for _, n_used in products))
     of_token = work_bytes(load.model, 1, load.n_threads, products)
     of_rows = work_bytes(load.model, rows, load.n_threads, tuple((count, 1) for count, _ in products))
     return max(of_token, of_rows) + rows_bytes(load.model, rows)
