@@ -45,6 +45,9 @@ class LoadConfig:
     cache_type_v: str = "f16"
     cache_ram_bytes: int | None = None  # host prompt cache; None: planned inside the budget
     ctx_checkpoints: int | None = None  # per slot; None: planned inside the budget
+    ctx_shift: bool = False  # when the context is full its oldest half is dropped, instead of ending the answer
+    cache_reuse_tokens: int = 0  # smallest piece of an earlier prompt that is reused at another place; 0: off
+    sse_ping_s: int | None = None  # a comment on a stream that is silent so long; None: the engine's default
     n_gpu_layers: int | None = None
     flash_attn: str = "auto"
     embeddings: bool = False
@@ -99,6 +102,10 @@ class LoadConfig:
                 return f"{name} must be at least 1, not {count}"
         if self.ctx_checkpoints is not None and self.ctx_checkpoints < 0:
             return f"context checkpoints must be 0 or more, not {self.ctx_checkpoints}"
+        if self.cache_reuse_tokens < 0:
+            return f"cache reuse must be 0 (off) or more tokens, not {self.cache_reuse_tokens}"
+        if self.sse_ping_s is not None and self.sse_ping_s < -1:
+            return f"SSE ping interval must be -1 (off) or more seconds, not {self.sse_ping_s}"
         if not 0 < self.pilot_mass <= 1:
             return f"pilot mass must be above 0 and at most 1, not {self.pilot_mass:g}"
         if self.flash_attn == "off" and self.cache_type_v not in _PLAIN_KV_TYPES:
@@ -113,6 +120,8 @@ class LoadConfig:
             threads=self.n_threads,
             batch_threads=self.n_threads_batch,
             context_checkpoints=self.ctx_checkpoints,
+            cache_reuse=self.cache_reuse_tokens,
+            sse_ping_interval=self.sse_ping_s,
             max_experts=self.max_experts,
         )
 

@@ -273,3 +273,15 @@ def test_with_a_key_everything_but_health_needs_it() -> None:
         assert running.post("/v1/chat/completions", PERU, headers=wrong).status_code == 401
         right = {"Authorization": "Bearer first"}
         assert running.post("/v1/chat/completions", PERU, headers=right).status_code == 200
+
+
+@pytest.mark.parametrize("shift", [True, False])
+def test_with_context_shift_an_answer_goes_on_past_a_full_context(shift: bool) -> None:
+    flag = ["--context-shift"] if shift else []
+    endless = {"prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True, "temperature": 0}
+    with served(*STREAMED, "-c", "256", *flag) as running:
+        usage = running.post("/v1/completions", endless).json()["usage"]
+    if shift:
+        assert usage["completion_tokens"] == 300
+    else:
+        assert usage["completion_tokens"] + usage["prompt_tokens"] <= 256

@@ -182,6 +182,11 @@ CASES = {
                   (*NOT_A_COUNT, "-1")),
     "-ctxcp": Case("load.ctx_checkpoints", "3", lambda w: w.params.n_ctx_checkpoints, 3, "0",
                    (*NOT_A_COUNT, "-1")),
+    "--context-shift": Case("load.ctx_shift", "", lambda w: w.params.ctx_shift, True),
+    "--cache-reuse": Case("load.cache_reuse_tokens", "64", lambda w: w.params.n_cache_reuse, 64, "0",
+                          (*NOT_A_COUNT, "-1")),
+    "--sse-ping-interval": Case("load.sse_ping_s", "7", lambda w: w.params.sse_ping_interval, 7, "-1",
+                                (*NOT_A_COUNT, "-2")),
     "--embeddings": Case("load.embeddings", "", lambda w: w.params.embedding, True),
     "--pooling": Case("load.pooling", "mean", lambda w: w.params.pooling_type,
                       xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN, "cls", ("median",),
@@ -202,7 +207,7 @@ CASES = {
     "--port": Case("serve.port", "1234", lambda w: w.serve.port, 1234, "0", (*NOT_A_COUNT, "65536", "-1")),
     "--api-key": Case("serve.api_keys", "a, b", lambda w: w.serve.api_keys, ("a", "b"), "c", ("", " , ")),
 }  # fmt: skip
-SPECIAL = {"--guanaco-streaming", "--no-guanaco-streaming", "GUANACO_IO_URING"}
+SPECIAL = {"--guanaco-streaming", "--no-guanaco-streaming", "--no-context-shift", "GUANACO_IO_URING"}
 
 
 def key(setting: Setting) -> str:
@@ -336,6 +341,13 @@ def test_the_pilot_can_be_switched_off(words: list[str], environment: dict[str, 
 def test_a_count_that_the_engine_cannot_hold_is_refused(flag: str) -> None:
     with pytest.raises(UsageError, match=f"at most {(1 << 31) - 1}, not {1 << 31}|at least {1 << 31}"):
         world([flag, str(1 << 31)])
+
+
+def test_context_shift_is_off_and_can_be_switched_off() -> None:
+    assert not world().params.ctx_shift
+    assert not world(["--no-context-shift"], {"LLAMA_ARG_CONTEXT_SHIFT": "1"}).params.ctx_shift
+    with pytest.raises(UsageError, match="contradict each other"):
+        settle(["--context-shift", "--no-context-shift"])
 
 
 def test_a_bad_io_uring_value_is_refused() -> None:

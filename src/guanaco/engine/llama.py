@@ -46,6 +46,9 @@ class WorkerSettings:
     no_extra_bufts: bool
     cache_ram_bytes: int
     ctx_checkpoints: int
+    ctx_shift: bool
+    cache_reuse_tokens: int
+    sse_ping_s: int | None
     embeddings: bool
     pooling: str | None
     chat_template: str | None
@@ -91,6 +94,9 @@ def worker_settings(
         no_extra_bufts=plan.no_extra_bufts,
         cache_ram_bytes=plan.cache_ram_bytes,
         ctx_checkpoints=plan.ctx_checkpoints,
+        ctx_shift=config.ctx_shift,
+        cache_reuse_tokens=config.cache_reuse_tokens,
+        sse_ping_s=config.sse_ping_s,
         embeddings=config.embeddings,
         pooling=config.pooling,
         chat_template=config.chat_template,
@@ -151,6 +157,10 @@ def common_params(settings: WorkerSettings, engine: Any) -> Any:
     params.cache_ram_mib = settings.cache_ram_bytes // MIB
     params.cache_idle_slots = params.cache_ram_mib > 0
     params.n_ctx_checkpoints = settings.ctx_checkpoints
+    params.ctx_shift = settings.ctx_shift
+    params.n_cache_reuse = settings.cache_reuse_tokens
+    if settings.sse_ping_s is not None:
+        params.sse_ping_interval = settings.sse_ping_s
     params.n_gpu_layers = 0  # this engine build has no card
     params.fit_params = False  # the plan is the only one who decides sizes
     params.no_extra_bufts = settings.no_extra_bufts
