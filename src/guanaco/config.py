@@ -45,9 +45,12 @@ class LoadConfig:
     cache_type_v: str = "f16"
     cache_ram_bytes: int | None = None  # host prompt cache; None: planned inside the budget
     ctx_checkpoints: int | None = None  # per slot; None: planned inside the budget
-    ctx_shift: bool = False  # when the context is full its oldest half is dropped, instead of ending the answer
+    ctx_shift: bool = (
+        False  # when the context is full its oldest half is dropped, instead of ending the answer
+    )
     cache_reuse_tokens: int = 0  # smallest piece of an earlier prompt that is reused at another place; 0: off
     sse_ping_s: int | None = None  # a comment on a stream that is silent so long; None: the engine's default
+    slot_save_path: str | None = None  # folder of saved slots; None: they cannot be saved
     n_gpu_layers: int | None = None
     flash_attn: str = "auto"
     embeddings: bool = False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -10,7 +12,7 @@ import pytest
 
 from guanaco.config import LoadConfig
 from guanaco.planner.placement import plan
-from guanaco.server.bodies import MAX_BODY_BYTES, MAX_TOTAL_BYTES, Body, BodyRoom
+from guanaco.server.bodies import MAX_BODY_BYTES, MAX_TOTAL_BYTES, Body, BodyRoom, parsed_bytes
 from guanaco.server.problems import RequestError
 from guanaco.units import GIB, MIB
 from tests.support.plan_models import MACHINE, MODEL_PATH, moe_model
@@ -70,3 +72,47 @@ def test_the_room_is_a_part_of_the_plans_headroom() -> None:
     assert BodyRoom.of(made).total_bytes == made.parts.headroom_bytes // 2 == 16 * MIB
     large = replace(made, parts=replace(made.parts, headroom_bytes=8 * GIB))
     assert BodyRoom.of(large).total_bytes == MAX_TOTAL_BYTES
+
+
+def held_bytes(value: object) -> int:
+    """What a parsed value takes in this interpreter; equal numbers and texts may be one object, so less."""
+    total = sys.getsizeof(value)
+    if isinstance(value, dict):
+        return total + sum(held_bytes(key) + held_bytes(item) for key, item in value.items())
+    if isinstance(value, list):
+        return total + sum(held_bytes(item) for item in value)
+    return total
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "plain " * 10_000,
+        "one \N{LLAMA} among " + "many letters " * 10_000,
+        "ein \N{LATIN SMALL LETTER O WITH DOUBLE ACUTE} and " + "many letters " * 10_000,
+        [100_000 + n for n in range(50_000)],
+        [f"{n}" for n in range(50_000)],
+        [[] for _ in range(20_000)],
+        [{} for _ in range(20_000)],
+        [{"role": "user", "content": f"{n}"} for n in range(20_000)],
+        {f"key {n}": n / 3 for n in range(20_000)},
+    ],
+    ids=["plain", "widest", "wide", "numbers", "texts", "lists", "objects", "messages", "keys"],
+)
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_the_estimate_is_not_below_what_parsing_takes(value: object, ascii_only: bool) -> None:
+    body = json.dumps({"prompt": value}, ensure_ascii=ascii_only).encode()
+    assert held_bytes(json.loads(body)) <= parsed_bytes(body) <= 200 * len(body)
+
+
+def test_what_would_take_more_than_its_room_when_parsed_is_refused() -> None:
+    room = BodyRoom(100_000)
+    body = Body(room)
+    read(body, b'{"prompt": "' + b"x" * 90_000 + b'"}')
+    body.check_parsed()
+    body.release()
+    read(body, b'{"prompt": [' + b"1," * 2_000 + b"1]}")
+    with pytest.raises(
+        RequestError, match=r"would take 129\.\d KiB of memory, and there is room for 97\.7 KiB"
+    ):
+        body.check_parsed()

@@ -187,6 +187,8 @@ CASES = {
                           (*NOT_A_COUNT, "-1")),
     "--sse-ping-interval": Case("load.sse_ping_s", "7", lambda w: w.params.sse_ping_interval, 7, "-1",
                                 (*NOT_A_COUNT, "-2")),
+    "--slot-save-path": Case("load.slot_save_path", "/tmp", lambda w: w.params.slot_save_path, "/tmp/",
+                             "/var/tmp", ("/nowhere/at/all", "/etc/passwd")),
     "--embeddings": Case("load.embeddings", "", lambda w: w.params.embedding, True),
     "--pooling": Case("load.pooling", "mean", lambda w: w.params.pooling_type,
                       xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN, "cls", ("median",),

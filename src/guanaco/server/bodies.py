@@ -7,6 +7,7 @@ thread. Refuses, with RequestError, what has no room.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 from guanaco.planner.plan import Plan
@@ -15,6 +16,12 @@ from guanaco.units import MIB, format_bytes
 
 MAX_BODY_BYTES = 32 * MIB
 MAX_TOTAL_BYTES = 64 * MIB
+# What parsing adds, here and in the engine: for a number or short text, a key, a list or object.
+_VALUE_BYTES, _KEY_BYTES, _NEST_BYTES = 64, 128, 400
+_STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"', re.DOTALL)
+# Letters that make every letter of a Python string take four bytes, or two.
+_WIDEST = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]")
+_WIDE = re.compile(rb"[\xc4-\xf4]|\\u")
 
 
 class BodyRoom:
@@ -66,7 +73,38 @@ class Body:
         self._held_bytes = 0
         self.content = b""
 
+    def check_parsed(self) -> None:
+        """Whether there is room for what the body becomes when it is read. One body is parsed at a time."""
+        takes_bytes = parsed_bytes(self.content)
+        if takes_bytes > self._room.total_bytes:
+            raise RequestError(
+                413,
+                f"reading this request would take {format_bytes(takes_bytes)} of memory, and there is room "
+                f"for {format_bytes(self._room.total_bytes)}; send fewer or shorter values",
+            )
+
     def _check_length(self, nbytes: int) -> None:
         most_bytes = min(MAX_BODY_BYTES, self._room.total_bytes)
         if nbytes > most_bytes:
             raise RequestError(413, f"the request is longer than {most_bytes} bytes")
+
+
+def parsed_bytes(content: bytes) -> int:
+    """An upper estimate of the memory that a JSON body takes once parsed."""
+    n_nested = content.count(b"[") + content.count(b"{")
+    structure = _VALUE_BYTES * content.count(b",") + _KEY_BYTES * content.count(b":") + _NEST_BYTES * n_nested
+    return len(content) + _wide_bytes(content) + structure
+
+
+def _wide_bytes(content: bytes) -> int:
+    """What strings take beyond a byte a letter."""
+    if content.isascii() and b"\\u" not in content:
+        return 0
+    total = 0
+    for found in _STRING.finditer(content):
+        begin, end = found.span()
+        if _WIDEST.search(content, begin, end):
+            total += 3 * (end - begin)
+        elif _WIDE.search(content, begin, end):
+            total += end - begin
+    return total

@@ -43,6 +43,7 @@ async def checked_body(request: Request, serving: Serving, schema: type[BaseMode
     try:
         announced = request.headers.get("content-length", "")
         await body.read(int(announced) if announced.isdecimal() else 0, request.stream())
+        body.check_parsed()
         _check(body.content, schema)
     except BaseException:
         body.release()
@@ -59,7 +60,7 @@ def _check(content: bytes, schema: type[BaseModel]) -> None:
         raise RequestError(400, f"{where or 'body'}: {first['msg']}", where or None) from None
 
 
-def _documented(schema: type[BaseModel]) -> dict[str, Any]:
+def documented(schema: type[BaseModel]) -> dict[str, Any]:
     content = {"application/json": {"schema": schema.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}
 
@@ -69,7 +70,7 @@ def _add_relay(path: str, schema: type[BaseModel], summary: str) -> None:
         return RelayResponse(serving, path, await checked_body(request, serving, schema))
 
     private.add_api_route(
-        path, relay, methods=["POST"], summary=summary, openapi_extra=_documented(schema), response_model=None
+        path, relay, methods=["POST"], summary=summary, openapi_extra=documented(schema), response_model=None
     )
 
 

@@ -86,6 +86,12 @@ class TokenizeRequest(BaseModel):
     content: str | list[Any]
 
 
+class SlotRequest(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    filename: str | None = Field(None, description="In the folder of --slot-save-path; not needed to erase.")
+
+
 class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
