@@ -2,8 +2,9 @@
 
 Runs the real ``guanaco run`` (parent and worker) in a memory cgroup, cold: model and engine libraries are
 not cached. In a cgroup of twice the budget the peak must stay within the budget; in one of exactly the
-budget, without swap, the same run must complete. Below the minimum it must be refused with a number, and
-that number must work.
+budget, without swap, the same run must complete and be at most 10 % slower. A drive that tires makes one pair
+of runs tell little: where the first is slower, two more decide, in turned order, by the median. Below the
+minimum it must be refused with a number, and that number must work.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from guanaco.bench.drive import drop_file_cache
@@ -28,6 +31,7 @@ from guanaco.model.map import ModelMap, build_model_map
 from guanaco.units import MIB, format_bytes
 
 SLOWEST_IN_EXACT = 0.9
+MOST_PAIRS = 3
 WORD = " the"  # two tokens in the synthetic vocabulary
 
 
@@ -118,6 +122,21 @@ def ladder(model: ModelMap, smallest: int, steps: int) -> list[int]:
     return [smallest + (largest - smallest) * step // max(1, steps - 1) for step in reversed(range(steps))]
 
 
+def in_exactly(budget: int, roomy: Check, run: Callable[[int], Check]) -> tuple[list[Check], list[float]]:
+    """The runs in a cgroup of the budget, with those in a roomy one that go with them; speeds of each pair."""
+    checks = [run(budget)]
+    speeds = [speed_ratio(checks[0], roomy)]
+    while checks[0].holds and speeds[0] < SLOWEST_IN_EXACT and len(speeds) < MOST_PAIRS:
+        exact, again = run(budget), run(2 * budget)
+        checks += [exact, again]
+        speeds.append(speed_ratio(exact, again))
+    return checks, speeds
+
+
+def speed_ratio(exact: Check, roomy: Check) -> float:
+    return exact.decode_tps / roomy.decode_tps if exact.decode_tps and roomy.decode_tps else 0.0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
@@ -149,14 +168,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if options.roomy_only:
             continue
-        exact = run_in_cgroup(model, budget, budget, n_words=n_words, n_predict=options.predict, flags=flags)
-        rows.append(exact)
-        speed = exact.decode_tps / roomy.decode_tps if exact.decode_tps and roomy.decode_tps else 0.0
-        is_fast = exact.exit_code == 0 and speed >= SLOWEST_IN_EXACT
+        run = partial(run_in_cgroup, model, budget, n_words=n_words, n_predict=options.predict, flags=flags)
+        more, speeds = in_exactly(budget, roomy, run)
+        rows += more
+        is_fast = all(check.holds for check in more) and median(speeds) >= SLOWEST_IN_EXACT
         good = good and is_fast
         print(
-            f"  in exactly the budget: exit {exact.exit_code}, {speed:.2f} of the speed "
-            f"-> {'holds' if is_fast else 'FAILS'} {exact.message}",
+            f"  in exactly the budget: exit {more[0].exit_code}, "
+            f"{', '.join(f'{speed:.2f}' for speed in speeds)} of the speed "
+            f"-> {'holds' if is_fast else 'FAILS'} {more[0].message}",
             flush=True,
         )
     if options.csv:
