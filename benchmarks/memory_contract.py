@@ -123,7 +123,7 @@ def ladder(model: ModelMap, smallest: int, steps: int) -> list[int]:
 
 
 def in_exactly(budget: int, roomy: Check, run: Callable[[int], Check]) -> tuple[list[Check], list[float]]:
-    """The runs in a cgroup of the budget, with those in a roomy one that go with them; speeds of each pair."""
+    """Runs in a cgroup of the budget, with those in a roomy one that go with them; speeds of each pair."""
     checks = [run(budget)]
     speeds = [speed_ratio(checks[0], roomy)]
     while checks[0].holds and speeds[0] < SLOWEST_IN_EXACT and len(speeds) < MOST_PAIRS:
