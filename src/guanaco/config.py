@@ -17,6 +17,7 @@ POLICIES = ("recall", "cycle", "lru", "lfu", "herd")
 PILOTS = ("auto", "gate", "transition", "off")
 FLASH_ATTN = ("auto", "on", "off")
 POOLING = ("none", "mean", "cls", "last", "rank")
+_SHIFTABLE_K_TYPES = ("f16", "f32")  # the engine ends at the first shift of any other
 _PLAIN_KV_TYPES = ("f32", "f16", "bf16")
 _MOST_INT32 = (1 << 31) - 1  # counts are 32-bit numbers in the engine
 _FEWEST_TOKENS = 2  # the engine tries every context with two tokens at once, and aborts when it cannot
@@ -50,7 +51,6 @@ class LoadConfig:
     )
     cache_reuse_tokens: int = 0  # smallest piece of an earlier prompt that is reused at another place; 0: off
     sse_ping_s: int | None = None  # a comment on a stream that is silent so long; None: the engine's default
-    slot_save_path: str | None = None  # folder of saved slots; None: they cannot be saved
     n_gpu_layers: int | None = None
     flash_attn: str = "auto"
     embeddings: bool = False
@@ -111,6 +111,11 @@ class LoadConfig:
             return f"SSE ping interval must be -1 (off) or more seconds, not {self.sse_ping_s}"
         if not 0 < self.pilot_mass <= 1:
             return f"pilot mass must be above 0 and at most 1, not {self.pilot_mass:g}"
+        if self.cache_type_k not in _SHIFTABLE_K_TYPES and (self.ctx_shift or self.cache_reuse_tokens):
+            return (
+                f"K cache type {self.cache_type_k} cannot be shifted by the engine; "
+                "use -ctk f16, or leave out --context-shift and --cache-reuse"
+            )
         if self.flash_attn == "off" and self.cache_type_v not in _PLAIN_KV_TYPES:
             return f"V cache type {self.cache_type_v} needs flash attention; drop '-fa off' or use -ctv f16"
         if self.pooling is not None and not self.embeddings:

@@ -6,7 +6,6 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -288,32 +287,19 @@ def test_with_context_shift_an_answer_goes_on_past_a_full_context(shift: bool) -
         assert usage["completion_tokens"] + usage["prompt_tokens"] <= 256
 
 
-def test_a_conversation_is_saved_and_found_again(tmp_path: Path) -> None:
-    asked = {"prompt": "The capital of Peru is", "max_tokens": 4, "temperature": 0, "id_slot": 0}
-    flags = (*STREAMED, "--slot-save-path", str(tmp_path), "--cache-ram", "0")
-    with served(*flags) as running:
-        assert [slot["id"] for slot in running.get("/slots").json()] == [0]
-        first = running.post("/v1/completions", asked).json()
-        saved = running.post("/slots/0?action=save", {"filename": "peru.bin"}).json()
-        assert saved["n_saved"] > 0
-        assert (tmp_path / "peru.bin").stat().st_size == saved["n_written"]
-        assert running.post("/slots/0?action=save", {"filename": "../out.bin"}).status_code == 400
-        assert running.post("/slots/0?action=save", {}).status_code >= 400
-        assert running.post("/slots/0?action=throw", {}).status_code == 400
-        assert "there is no slot 1" in running.post("/slots/1?action=save", {"filename": "x"}).text
-        assert running.post("/slots/seven?action=save", {}).status_code == 400
-    assert not (tmp_path.parent / "out.bin").exists()
-    with served(*flags) as running:
-        restored = running.post("/slots/0?action=restore", {"filename": "peru.bin"}).json()
-        assert restored["n_restored"] == saved["n_saved"]
-        again = running.post("/v1/completions", asked).json()
-        assert again["choices"][0]["text"] == first["choices"][0]["text"]
-        assert again["timings"]["prompt_n"] < first["timings"]["prompt_n"], "the prompt was not read again"
-        assert running.post("/slots/0?action=erase", {}).json()["n_erased"] > 0
+def test_a_text_that_the_tokenizer_has_no_room_for_is_refused_before_it_gets_there(server: Served) -> None:
+    refused = server.post("/v1/completions", {"prompt": "a" * 2_000_000})
+    assert refused.status_code == 413
+    assert "a text of 2000000 letters; this server has room" in refused.json()["error"]["message"]
+    too_long = server.post("/v1/completions", {"prompt": "a cat " * 10_000})
+    assert too_long.status_code == 400
+    assert "context" in too_long.json()["error"]["message"]
+    (row,) = server.get("/v1/models").json()["data"]
+    assert row["memory"]["peak_bytes"] < row["memory"]["budget_bytes"]
 
 
-def test_without_a_folder_nothing_is_saved(server: Served) -> None:
-    refused = server.post("/slots/0?action=save", {"filename": "x"})
-    assert refused.status_code == 501
-    assert refused.json()["error"]["type"] == "not_supported_error"
-    assert "--slot-save-path" in refused.json()["error"]["message"]
+@pytest.mark.parametrize("cache_type", ["f16", "f32"])
+def test_the_k_caches_that_are_accepted_can_be_shifted(cache_type: str) -> None:
+    endless = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
+    with served(*STREAMED, "-c", "256", "--context-shift", "-ctk", cache_type) as running:
+        assert running.post("/v1/completions", endless).json()["usage"]["completion_tokens"] == 400

@@ -57,6 +57,8 @@ def test_help_and_version() -> None:
         (("serve", "/"), 2, "/ is a folder"),
         (("bench", DEMO, "--csv", "/nowhere/a.csv"), 2, "/nowhere/a.csv cannot be written: No such file"),
         (("bench", DEMO, "--csv", "/dev/null/a.csv"), 2, "/a.csv cannot be written: Not a directory"),
+        (("bench", DEMO, "--drive-limit", "8"), 2, "--drive-limit: 8 is less than 1 MiB a second"),
+        (("bench", DEMO, "--drive-limit", "fast"), 2, "--drive-limit: 'fast' is not a size"),
         (("bench", DEMO, "--csv", "/"), 2, "--csv: / is a folder; name a file in a folder that exists"),
         (("plan", DEMO, "--ram", "1GiB", "--memory", "2GiB"), 4, "a budget of 2.00 GiB cannot be had here"),
         (("plan", DEMO, "--ram", "64MiB"), 4, "and so is this machine's RAM of 64.0 MiB: streaming"),

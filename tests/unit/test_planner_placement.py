@@ -132,6 +132,7 @@ def test_streaming_on_request_and_mmap_on_request() -> None:
     streamed = _plan(model, 8 * GIB, load_mode="streaming")
     assert streamed.mode == "streaming"
     assert streamed.slots == 64 * 24
+    assert "room for all of its experts, and each is read when it is first used" in streamed.reason
     assert streamed.drive_bytes == 0
     mapped = _plan(model, 512 * MIB, load_mode="mmap")
     assert (mapped.mode, mapped.no_extra_bufts) == ("resident", True)

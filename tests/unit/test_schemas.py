@@ -58,3 +58,34 @@ def test_a_request_holds_a_bounded_number_of_texts() -> None:
         for item in ("a", [1]):
             with pytest.raises(ValidationError, match=f"may hold {schemas.MOST_INPUTS} texts"):
                 check(schema, {field: [item] * (schemas.MOST_INPUTS + 1)})
+
+
+@pytest.mark.parametrize(
+    ("request_", "letters"),
+    [
+        (schemas.ChatRequest.model_validate({"messages": [{"role": "user", "content": "abc"}] * 3}), 9),
+        (
+            schemas.ChatRequest.model_validate(
+                {
+                    "messages": [
+                        {
+                            "role": "user",
+                            "content": [{"type": "text", "text": "abc"}],
+                            "tool_calls": [{"a": "xy"}],
+                        }
+                    ],
+                    "tools": [{"function": {"description": "long"}}],
+                }
+            ),
+            len("textabcxylong"),
+        ),
+        (schemas.CompletionRequest.model_validate({"prompt": "abcd"}), 4),
+        (schemas.CompletionRequest.model_validate({"prompt": ["ab", "abcd", [1, 2, 3]], "grammar": "x"}), 4),
+        (schemas.CompletionRequest.model_validate({"prompt": [1, 2, 3]}), 0),
+        (schemas.EmbeddingRequest.model_validate({"input": ["a", "abc"]}), 3),
+        (schemas.TokenizeRequest.model_validate({"content": "abcde"}), 5),
+        (schemas.DetokenizeRequest.model_validate({"tokens": [1]}), 0),
+    ],
+)
+def test_the_letters_that_become_tokens_are_counted(request_: BaseModel, letters: int) -> None:
+    assert schemas.text_letters(request_) == letters

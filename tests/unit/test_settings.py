@@ -187,8 +187,6 @@ CASES = {
                           (*NOT_A_COUNT, "-1")),
     "--sse-ping-interval": Case("load.sse_ping_s", "7", lambda w: w.params.sse_ping_interval, 7, "-1",
                                 (*NOT_A_COUNT, "-2")),
-    "--slot-save-path": Case("load.slot_save_path", "/tmp", lambda w: w.params.slot_save_path, "/tmp/",
-                             "/var/tmp", ("/nowhere/at/all", "/etc/passwd")),
     "--embeddings": Case("load.embeddings", "", lambda w: w.params.embedding, True),
     "--pooling": Case("load.pooling", "mean", lambda w: w.params.pooling_type,
                       xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN, "cls", ("median",),
@@ -388,6 +386,8 @@ def test_an_empty_variable_is_no_value(variable: str) -> None:
     [
         (["--load-mode", "mmap", "--guanaco-max-experts", "4"], "no effect with load mode mmap"),
         (["-ctv", "q8_0", "-fa", "off"], "needs flash attention"),
+        (["--context-shift", "-ctk", "q8_0"], "K cache type q8_0 cannot be shifted"),
+        (["--cache-reuse", "8", "-ctk", "bf16"], "K cache type bf16 cannot be shifted"),
         (["--pooling", "mean"], "no effect without --embeddings"),
         (["--host", "192.168.1.5"], "set --api-key as well"),
         (["-b", "3", "-np", "4"], "batch must be at least 4"),

@@ -25,7 +25,7 @@ from guanaco.hardware.detect import detect
 from guanaco.model.map import build_model_map
 from guanaco.planner.budget import ceiling_of
 from guanaco.simulator.generate import PRESETS
-from guanaco.units import GIB, format_bytes, parse_size
+from guanaco.units import GIB, MIB, format_bytes, parse_size
 
 _FIELDS = (
     "budget", "way", "memory_limit_bytes", "run", "prompt_tps", "decode_tps", "hit_rate", "bytes_per_token",
@@ -51,9 +51,12 @@ def _shares(text: str) -> list[float]:
 
 def _bytes_per_s(text: str) -> int:
     try:
-        return parse_size(text.removesuffix("/s"))
+        bytes_per_s = parse_size(text.removesuffix("/s"))
     except ValueError as problem:
         raise UsageError(f"--drive-limit: {problem}") from None
+    if bytes_per_s < MIB:
+        raise UsageError(f"--drive-limit: {text} is less than 1 MiB a second; give a size as 150MB")
+    return bytes_per_s
 
 
 @click.command("bench", short_help="Compare guanaco with plain llama.cpp on this machine.")

@@ -122,8 +122,6 @@ SETTINGS: tuple[Setting, ...] = (
          "Reuse pieces of an earlier prompt of at least N tokens at another place; 0: off."),
     _row("load.sse_ping_s", "--sse-ping-interval", "LLAMA_ARG_SSE_PING_INTERVAL", values.integer, "SECONDS",
          "Comment on a stream that is silent so long; -1: never. Default: the engine's."),
-    _row("load.slot_save_path", "--slot-save-path", "LLAMA_ARG_SLOT_SAVE_PATH", values.folder, "FOLDER",
-         "Folder in which conversations are saved and found again (POST /slots/N). Default: not saved."),
     _row("load.embeddings", "--embeddings --embedding", "LLAMA_ARG_EMBEDDINGS", values.boolean, "",
          "Serve embeddings instead of text.", is_switch=True),
     _row("load.pooling", "--pooling", "LLAMA_ARG_POOLING", values.choice(*POOLING), "TYPE",

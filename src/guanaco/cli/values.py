@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 from guanaco.units import MIB, parse_size
 
@@ -16,15 +14,6 @@ ALL_LAYERS = 999
 
 def text(word: str) -> str:
     return word
-
-
-def folder(word: str) -> str:
-    """A folder that is there and can be written to: found out before the model is loaded."""
-    if not Path(word).is_dir():
-        raise ValueError(f"{word!r} is not a folder; make it first")
-    if not os.access(word, os.W_OK | os.X_OK):
-        raise ValueError(f"{word!r} cannot be written to")
-    return str(Path(word).absolute())
 
 
 def single_name(word: str) -> str:

@@ -49,7 +49,6 @@ class WorkerSettings:
     ctx_shift: bool
     cache_reuse_tokens: int
     sse_ping_s: int | None
-    slot_save_path: str | None
     embeddings: bool
     pooling: str | None
     chat_template: str | None
@@ -98,7 +97,6 @@ def worker_settings(
         ctx_shift=config.ctx_shift,
         cache_reuse_tokens=config.cache_reuse_tokens,
         sse_ping_s=config.sse_ping_s,
-        slot_save_path=config.slot_save_path,
         embeddings=config.embeddings,
         pooling=config.pooling,
         chat_template=config.chat_template,
@@ -163,11 +161,6 @@ def common_params(settings: WorkerSettings, engine: Any) -> Any:
     params.n_cache_reuse = settings.cache_reuse_tokens
     if settings.sse_ping_s is not None:
         params.sse_ping_interval = settings.sse_ping_s
-    params.endpoint_slots = True
-    if settings.slot_save_path is not None:
-        params.slot_save_path = (
-            settings.slot_save_path.rstrip("/") + "/"
-        )  # the engine puts names right behind
     params.n_gpu_layers = 0  # this engine build has no card
     params.fit_params = False  # the plan is the only one who decides sizes
     params.no_extra_bufts = settings.no_extra_bufts

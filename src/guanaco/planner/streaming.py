@@ -153,6 +153,8 @@ def _plan(load: Load, budget_bytes: int, n_ubatch: int, slots: tuple[int, ...]) 
 def _reason(load: Load, budget_bytes: int, slots: tuple[int, ...]) -> str:
     total = sum(item.n_experts for item in load.classes)
     share = f"{100 * sum(slots) / total:.1f} % of its experts in RAM, the others are read from the drive"
+    if sum(slots) == total:
+        share = "there is room for all of its experts, and each is read when it is first used"
     if load.config.max_experts > 0:
         return f"{load.config.max_experts} experts per MoE layer were asked for: {share}"
     if load.config.load_mode == "streaming":

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import PlainTextResponse
 
 from guanaco import __version__
-from guanaco.server import metrics, openai, problems, slots
+from guanaco.server import metrics, openai, problems
 from guanaco.server.browsers import ForBrowsers
 from guanaco.server.openai import Shared
 from guanaco.server.problems import RequestError
@@ -28,7 +28,7 @@ def create_app(serving: Serving, api_keys: Sequence[str] = ()) -> FastAPI:
     app.add_middleware(ForBrowsers)
     problems.install(app)
     app.include_router(openai.public)
-    for router in (openai.private, slots.private, _observed):
+    for router in (openai.private, _observed):
         app.include_router(router, dependencies=[Depends(_authorised)])
     return app
 

@@ -22,6 +22,7 @@ from guanaco.server.schemas import (
     DetokenizeRequest,
     EmbeddingRequest,
     TokenizeRequest,
+    text_letters,
 )
 from guanaco.server.state import Serving
 
@@ -44,16 +45,16 @@ async def checked_body(request: Request, serving: Serving, schema: type[BaseMode
         announced = request.headers.get("content-length", "")
         await body.read(int(announced) if announced.isdecimal() else 0, request.stream())
         body.check_parsed()
-        _check(body.content, schema)
+        body.check_text(text_letters(_checked(body.content, schema)))
     except BaseException:
         body.release()
         raise
     return body
 
 
-def _check(content: bytes, schema: type[BaseModel]) -> None:
+def _checked(content: bytes, schema: type[BaseModel]) -> BaseModel:
     try:
-        schema.model_validate_json(content)
+        return schema.model_validate_json(content)
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])

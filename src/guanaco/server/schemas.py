@@ -86,13 +86,32 @@ class TokenizeRequest(BaseModel):
     content: str | list[Any]
 
 
-class SlotRequest(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    filename: str | None = Field(None, description="In the folder of --slot-save-path; not needed to erase.")
-
-
 class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     tokens: list[int]
+
+
+def text_letters(request: BaseModel) -> int:
+    """Letters that the engine turns into tokens at once: a conversation with its tools, a list's longest."""
+    more = _letters(request.model_extra)
+    if isinstance(request, ChatRequest):
+        return more + sum(_letters(part) for m in request.messages for part in (m.content, m.model_extra))
+    if isinstance(request, CompletionRequest):
+        return more + _longest(request.prompt)
+    if isinstance(request, EmbeddingRequest):
+        return _longest(request.input)
+    return _longest(request.content) if isinstance(request, TokenizeRequest) else 0
+
+
+def _longest(texts: object) -> int:
+    return max(map(_letters, texts), default=0) if isinstance(texts, list) else _letters(texts)
+
+
+def _letters(part: object) -> int:
+    """Of a text, or of all texts in a list or object."""
+    if isinstance(part, str):
+        return len(part)
+    if isinstance(part, dict):
+        return sum(map(_letters, part.values()))
+    return sum(map(_letters, part)) if isinstance(part, list) else 0
