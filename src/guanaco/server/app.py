@@ -28,8 +28,8 @@ def create_app(serving: Serving, api_keys: Sequence[str] = ()) -> FastAPI:
     app.add_middleware(ForBrowsers)
     problems.install(app)
     app.include_router(openai.public)
-    for router in (openai.private, _observed):
-        app.include_router(router, dependencies=[Depends(_authorised)])
+    app.include_router(openai.private, dependencies=[Depends(_authorised)])
+    app.include_router(_observed, dependencies=[Depends(_authorised)])
     return app
 
 

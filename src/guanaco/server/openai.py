@@ -61,7 +61,7 @@ def _checked(content: bytes, schema: type[BaseModel]) -> BaseModel:
         raise RequestError(400, f"{where or 'body'}: {first['msg']}", where or None) from None
 
 
-def documented(schema: type[BaseModel]) -> dict[str, Any]:
+def _documented(schema: type[BaseModel]) -> dict[str, Any]:
     content = {"application/json": {"schema": schema.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}
 
@@ -71,7 +71,7 @@ def _add_relay(path: str, schema: type[BaseModel], summary: str) -> None:
         return RelayResponse(serving, path, await checked_body(request, serving, schema))
 
     private.add_api_route(
-        path, relay, methods=["POST"], summary=summary, openapi_extra=documented(schema), response_model=None
+        path, relay, methods=["POST"], summary=summary, openapi_extra=_documented(schema), response_model=None
     )
 
 

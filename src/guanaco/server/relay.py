@@ -44,7 +44,7 @@ class RelayResponse(Response):
         try:
             await asyncio.wait({relay, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if relay.done():
-                counts.answered[self._path.partition("?")[0], relay.result()] += 1
+                counts.answered[scope["path"], relay.result()] += 1
             else:
                 counts.cancelled += 1
         finally:
