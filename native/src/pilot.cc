@@ -28,7 +28,7 @@ void Pilot::begin_graph() { guess_.made = has_selected_ = false; }
 
 void Pilot::turned_out(const GraphPlan& graph_plan, const Binding& binding, const std::vector<int32_t>& experts) {
   if (!is_on()) return;
-  const bool is_batch = binding.ids->ne[1] > static_cast<int64_t>(plan_.batch_tokens);
+  const bool is_batch = plan_.is_batch(binding.ids->ne[1]);
   turned_out_ = guess_.made && guess_.group == binding.group;
   if (turned_out_) {
     StatsBlock& stats = **stats_;
@@ -86,7 +86,7 @@ bool Pilot::run(RouterCone* router, const Tensor* state) {
 }
 
 void Pilot::look_ahead(GraphPlan* graph_plan, const Binding& binding, int64_t replay_row, Store* store) {
-  if (!is_on() || binding.ids->ne[1] > static_cast<int64_t>(plan_.batch_tokens)) return;
+  if (!is_on() || plan_.is_batch(binding.ids->ne[1])) return;
   if (turned_out_) judge_.idled(store->idle_ns());
   uint64_t nbytes = 0, elapsed_ns = 0;
   if (store->take_drive_rate(&nbytes, &elapsed_ns)) judge_.drive_read(nbytes, elapsed_ns);

@@ -85,6 +85,7 @@ struct LoadPlan {
   std::vector<ExpertGroup> groups;
 
   uint64_t arena_bytes() const;
+  bool is_batch(int64_t n_tokens) const { return n_tokens > static_cast<int64_t>(batch_tokens); }
 };
 
 // Reads and checks `path`. On failure returns false and sets `error` to one line that names what is wrong.

@@ -44,9 +44,7 @@ class Seam {
   bool wait_for(Binding* binding, uint32_t part);
   int64_t replay_row(const Binding& binding) const;
   bool read_ids(const Tensor* ids, std::vector<int32_t>* rows) const;
-  bool is_batch(const Binding& binding) const {
-    return binding.ids->ne[1] > static_cast<int64_t>(plan_.batch_tokens);
-  }
+  bool is_batch(const Binding& binding) const { return plan_.is_batch(binding.ids->ne[1]); }
   BatchRows batch_rows(const Binding& binding) const;
   size_t distinct(const Binding& binding, const std::vector<int32_t>& rows, std::vector<int32_t>* experts);
   void write_slot_ids(Binding* binding, const std::vector<int32_t>& rows);

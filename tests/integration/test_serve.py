@@ -78,6 +78,14 @@ def test_tokens_there_and_back(server: Served) -> None:
     assert server.post("/detokenize", {"tokens": tokens}).json() == {"content": "a fox by the river"}
 
 
+@pytest.mark.parametrize("token", [-1, 1 << 31, 100_000_000])
+def test_tokens_the_vocabulary_lacks_are_refused(server: Served, token: int) -> None:
+    refused = server.post("/detokenize", {"tokens": [1, token]})
+    assert refused.status_code == 400
+    assert f"tokens.1: {token} is no token of this model" in refused.json()["error"]["message"]
+    assert server.post("/v1/completions", {"prompt": [token], "max_tokens": 1}).status_code == 400
+
+
 def test_props(server: Served) -> None:
     assert server.get("/props").json()["default_generation_settings"]["n_ctx"] == 1024
 

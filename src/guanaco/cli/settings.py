@@ -46,7 +46,8 @@ def resolve(
     for row, setting in enumerate(settings):
         for is_flag, origin, word in _sources(setting, given, environment):
             if setting.refusal is not None:
-                raise UsageError(f"{origin} {setting.refusal}", setting=origin)
+                spellings = ", ".join(setting.flags) if is_flag else origin
+                raise UsageError(f"{spellings} {setting.refusal}", setting=origin)
             value = _parsed(setting, origin, word)
             if setting.use_instead is not None:
                 warnings.append(f"{origin} is deprecated; use {setting.use_instead} {value}")

@@ -5,6 +5,7 @@ Owns reading and checking requests. Leaves answering to the worker through ``rel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -45,7 +46,10 @@ async def checked_body(request: Request, serving: Serving, schema: type[BaseMode
         announced = request.headers.get("content-length", "")
         await body.read(int(announced) if announced.isdecimal() else 0, request.stream())
         body.check_parsed()
-        body.check_text(text_letters(_checked(body.content, schema)))
+        checked = _checked(body.content, schema)
+        if isinstance(checked, DetokenizeRequest):
+            check_tokens(checked.tokens, serving.engine.spec.model_map.n_vocab)
+        body.check_text(text_letters(checked))
     except BaseException:
         body.release()
         raise
@@ -59,6 +63,17 @@ def _checked(content: bytes, schema: type[BaseModel]) -> BaseModel:
         first = problem.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise RequestError(400, f"{where or 'body'}: {first['msg']}", where or None) from None
+
+
+def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
+    """The engine fails inside on a token that its vocabulary lacks. Raises RequestError."""
+    for index, token in enumerate(tokens):
+        if not 0 <= token < n_vocab:
+            raise RequestError(
+                400,
+                f"tokens.{index}: {token} is no token of this model; they go from 0 to {n_vocab - 1}",
+                "tokens",
+            )
 
 
 def _documented(schema: type[BaseModel]) -> dict[str, Any]:
