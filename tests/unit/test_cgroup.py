@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from guanaco.hardware.cgroup import cpu_quota, effective_limit, own_cgroup
+from guanaco.hardware.cgroup import Cgroup, cpu_quota, effective_limit, own_cgroup
 from guanaco.hardware.child_cgroup import create_child
 from guanaco.hardware.detect import detect
 from guanaco.hardware.drive import block_device, drive_facts, probe_direct_io
@@ -249,3 +250,28 @@ def test_child_cgroup_holds_its_limit_and_reports_the_peak() -> None:
     except OSError as error:
         pytest.skip(f"no memory cgroup can be made here: {error}")
     assert not path.exists()
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    above = tmp_path / "group"
+    left, lived_in, alive, other = (
+        above / name
+        for name in (
+            f"guanaco-bench-{ended.pid}-7",
+            f"guanaco-test-{ended.pid}-8",
+            f"guanaco-a-{os.getpid()}-9",
+            "b",
+        )
+    )
+    for folder in (left, lived_in / "child", alive, other):
+        folder.mkdir(parents=True)
+    (above / "memory.limit_in_bytes").write_text("0")
+    with contextlib.suppress(OSError), create_child("guanaco-x", parent=Cgroup(1, above, above)):
+        assert not left.exists()
+        assert lived_in.exists()
+        assert alive.exists()
+        assert other.exists()
+        left.mkdir()  # only now does what is asserted above count
+    assert left.exists(), "the block ran"

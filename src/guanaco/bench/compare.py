@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +60,7 @@ def run_once(spec: RunSpec, way: Way, files: Sequence[Path], limit_bytes: int | 
         _cgroup(limit_bytes) as cgroup,
         drive_limit(files[0], spec.drive_limit_bytes_per_s, cgroup) as slowed,
     ):
-        command = [sys.executable, "-P", "-m", "guanaco.bench.one", to_json(spec)]
+        command = [sys.executable, "-P", "-m", "guanaco.bench.one", to_json(spec), str(os.getpid())]
         for child in (cgroup, slowed):
             command = child.wrap(command) if child else command
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)

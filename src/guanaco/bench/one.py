@@ -1,7 +1,7 @@
-"""One measured run: ``python -m guanaco.bench.one JSON``, started inside its memory cgroup.
+"""One measured run: ``python -m guanaco.bench.one JSON PARENT_PID``, started inside its memory cgroup.
 
 Owns: load, one prompt, one decode, and the counters around each. Prints one JSON object. Interleaving,
-limits and caches are the caller's.
+limits and caches are the caller's. Ends with its parent, however that ends.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from guanaco.bench.ways import OUR_SPIN, WAYS, Way
 from guanaco.config import LoadConfig
 from guanaco.engine.engine import Engine, EngineSpec
 from guanaco.engine.native import NativeStats
+from guanaco.engine.worker import die_with_parent
 from guanaco.errors import EngineError, GuanacoError
 from guanaco.gguf.reader import read_gguf
 from guanaco.hardware.detect import detect
 from guanaco.model.map import ModelMap, build_model_map
+from guanaco.planner.budget import usable_bytes
 from guanaco.planner.placement import plan as make_plan
 from guanaco.planner.plan import Plan
 from guanaco.planner.slots import expert_classes, group_classes
 
 PILOT_FIGURES = ("slices", "guessed", "right", "selected", "useful", "wasted")
+# Ends with the process that started it, however that ends.
+_BUSY_LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_000))"
 _FIRST_PLAIN_TOKEN = 1000  # past the special tokens of any vocabulary used here
 
 
@@ -59,7 +63,7 @@ def plan_for(spec: RunSpec, way: Way, model: ModelMap) -> tuple[LoadConfig, Plan
     """The configuration and plan of this way: the same sizes for every way, streaming or not."""
     if way.all_in_slots:
         spec = replace(
-            spec, max_experts=model.n_expert, memory_bytes=detect().ram_available_bytes or spec.memory_bytes
+            spec, max_experts=model.n_expert, memory_bytes=usable_bytes(detect()) or spec.memory_bytes
         )
     config = LoadConfig(
         model=Path(spec.model),
@@ -100,7 +104,7 @@ def read_bytes(pid: int) -> int:
 @contextlib.contextmanager
 def neighbours(count: int) -> Iterator[None]:
     """Busy processes on the same cores, for the length of a ``with`` block."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    loops = [subprocess.Popen([sys.executable, "-c", _BUSY_LOOP, str(os.getpid())]) for _ in range(count)]
     try:
         yield
     finally:
@@ -124,7 +128,10 @@ def measure(spec: RunSpec) -> dict[str, Any]:
     if not way.is_streaming and (spec.replay is not None or not way.engine_defaults):
         extra["manage"] = False
     environment = {} if way.spin_count == OUR_SPIN else {"GOMP_SPINCOUNT": way.spin_count}
-    with Engine(EngineSpec(model, config, plan, native_extra=extra, environment=environment)) as engine:
+    engine_spec = EngineSpec(
+        model, config, plan, warmup=way.engine_defaults, native_extra=extra, environment=environment
+    )
+    with Engine(engine_spec) as engine:
         engine.start()
         engine.wait_ready()
         return _measure_loaded(engine, spec, way, plan)
@@ -201,8 +208,9 @@ def _streaming(before: NativeStats | None, after: NativeStats | None, io_bytes: 
 
 
 def main(arguments: list[str]) -> int:
-    spec = RunSpec(**json.loads(arguments[0]))
+    spec, parent_pid = RunSpec(**json.loads(arguments[0])), int(arguments[1])
     try:
+        die_with_parent(parent_pid)
         print(json.dumps(measure(spec)))
     except GuanacoError as problem:
         print(json.dumps(problem.to_json()))

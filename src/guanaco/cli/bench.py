@@ -146,11 +146,16 @@ def bench_command(
     )
     files = [file.path for file in model_map.files]
     rows: list[dict[str, Any]] = []
-    for budget in ladder:
-        measure = (lambda: drive_bandwidth(model_map)) if bound else None
-        rows += compare(base, chosen, budget, files, runs=runs, on_row=_tell, bandwidth=measure)
+
+    def keep(row: dict[str, Any]) -> None:
+        rows.append(row)
+        _tell(row)
         if csv_path is not None:
             _write_csv(csv_path, rows)
+
+    for budget in ladder:
+        measure = (lambda: drive_bandwidth(model_map)) if bound else None
+        compare(base, chosen, budget, files, runs=runs, on_row=keep, bandwidth=measure)
     about = {
         "system": platform.platform(),
         "cores": machine.n_physical_cores,
@@ -185,6 +190,9 @@ def _bound_text(line: dict[str, Any]) -> str:
 
 def _tell(row: dict[str, Any]) -> None:
     hit = "" if row["hit_rate"] is None else f", {row['hit_rate']:.1%} hits"
+    asked_kib, set_kib = WAYS[row["way"]].read_ahead_kib, row["read_ahead_kib"]
+    if asked_kib not in (None, set_kib):
+        hit += f", read-ahead {'unknown' if set_kib is None else f'{set_kib} KiB'} instead of {asked_kib} KiB"
     click.echo(
         f"{row['budget']:>7}  run {row['run']}  {row['way']:<11} prompt {row['prompt_tps']:7.2f} tok/s, "
         f"decode {row['decode_tps']:6.2f} tok/s{hit}, {format_bytes(int(row['bytes_per_token']))}/token, "

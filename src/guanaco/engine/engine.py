@@ -49,6 +49,7 @@ class EngineSpec:
     prior: tuple[tuple[float, ...], ...] = ()  # uses a token to expect, by group and expert; (): unknown
     native_extra: dict[str, Any] = field(default_factory=dict)  # more keywords for ``native.plan_text``
     environment: dict[str, str | None] = field(default_factory=dict)  # of the worker; None removes
+    warmup: bool = True  # llama.cpp's empty run after loading; never with streaming
 
     @property
     def alias(self) -> str:
@@ -225,6 +226,7 @@ class Engine:
             api_key=self.api_key,
             preload=None if library is None else str(library),
             verbose=self.spec.verbose,
+            warmup=self.spec.warmup,
         )
 
     def _write_plan(self) -> Path:

@@ -54,6 +54,7 @@ class WorkerSettings:
     chat_template: str | None
     sampling: SamplingConfig
     verbose: bool
+    warmup: bool
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -74,6 +75,7 @@ def worker_settings(
     api_key: str,
     preload: str | None,
     verbose: bool,
+    warmup: bool = True,
 ) -> WorkerSettings:
     """What the user asked for, as far as the plan allows it. Pure."""
     return WorkerSettings(
@@ -102,6 +104,7 @@ def worker_settings(
         chat_template=config.chat_template,
         sampling=sampling,
         verbose=verbose,
+        warmup=warmup,
     )
 
 
@@ -164,6 +167,7 @@ def common_params(settings: WorkerSettings, engine: Any) -> Any:
     params.n_gpu_layers = 0  # this engine build has no card
     params.fit_params = False  # the plan is the only one who decides sizes
     params.no_extra_bufts = settings.no_extra_bufts
+    params.warmup = settings.warmup
 
     if settings.streaming:
         # Weights stay where the file maps them, nothing is copied, moved or read ahead of use.

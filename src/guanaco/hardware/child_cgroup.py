@@ -95,6 +95,7 @@ def create_child(
 def _make(start: Cgroup, unique: str) -> Cgroup:
     reason: OSError | None = None
     for above in start.ancestry():
+        _sweep(above.path)
         child = Cgroup(start.version, above.path / unique, start.top)
         try:
             if start.version == 2:
@@ -104,6 +105,15 @@ def _make(start: Cgroup, unique: str) -> Cgroup:
         except OSError as error:
             reason = reason or error
     raise OSError(f"cannot make a memory cgroup below {start.path}: {reason}")
+
+
+def _sweep(above: Path) -> None:
+    """Remove what a killed process left. The kernel refuses to remove a cgroup that somebody lives in."""
+    for left in above.glob("guanaco-*-*-*"):
+        pid = left.name.split("-")[-2]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            with contextlib.suppress(OSError):
+                left.rmdir()
 
 
 def _enable_memory(path: Path) -> None:
