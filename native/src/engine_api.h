@@ -46,6 +46,13 @@ struct EngineApi {
   int32_t op_none = 0;
   ComputeApi compute;
 
+  // Whether the bytes of a tensor, or of the one it is a view of, can be read where they are.
+  bool is_on_host(const Tensor* tensor) const {
+    void* own = tensor->buffer;
+    void* buffer = own != nullptr || tensor->view_src == nullptr ? own : tensor->view_src->buffer;
+    return buffer == nullptr || buffer_is_host(buffer);
+  }
+
   // Resolves everything from the library that holds `caller` and checks the layout. `own_compute` is our interposed
   // function, which must not be taken for the engine's. One line of reason on failure.
   bool load(const void* caller, const void* own_compute, const std::string& planned_engine, std::string* error);

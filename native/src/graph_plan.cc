@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <unordered_map>
 
 namespace guanaco {
@@ -80,7 +81,10 @@ class Builder {
     uint32_t group = 0, part = 0;
     uint64_t delta = 0;
     Tensor* weights = node->src[0];
-    if (!locate(weights, &group, &part, &delta)) return;  // an adapter's, or on a card
+    if (!locate(weights, &group, &part, &delta)) {  // an adapter's, or on a card
+      result_->unmanaged += is_copy(weights) ? 1 : 0;
+      return;
+    }
     const ExpertGroup& info = plan_.groups[group];
     const Tensor* ids = node->src[2];
     const bool understood = ids != nullptr && is_selection(ids) && weights->ne[2] == info.n_expert &&
@@ -103,6 +107,18 @@ class Builder {
     if (std::find(binding.part_order.begin(), binding.part_order.end(), part) == binding.part_order.end()) {
       binding.part_order.push_back(part);
     }
+  }
+
+  // The scheduler copies weights whole to compute elsewhere ("backend#tensor#number"): right, but far too much is read.
+  bool is_copy(const Tensor* weights) const {
+    const std::string name(weights->name, strnlen(weights->name, sizeof weights->name));
+    const size_t begin = name.find('#'), end = name.rfind('#');
+    if (begin == end) return false;
+    const std::string copied = name.substr(begin + 1, end - begin - 1);
+    return std::any_of(plan_.groups.begin(), plan_.groups.end(), [&](const ExpertGroup& group) {
+      return std::any_of(group.parts.begin(), group.parts.end(),
+                         [&](const ExpertPart& expert_part) { return expert_part.tensor_name == copied; });
+    });
   }
 
   // Another operation that reads expert bytes takes them from the file mapping: right, but worth knowing.

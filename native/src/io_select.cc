@@ -94,6 +94,7 @@ bool open_files(const LoadPlan& plan, OpenFiles* files, std::string* error) {
         *error = "cannot open the model file " + plan.files[i].path + ": " + std::strerror(errno);
         return false;
       }
+      if (!same_file(plan.files[i], files->fds[i], error)) return false;
     }
   }
   // Buffered: what a read leaves in the page cache is dropped after it, so it must not read ahead of what was asked.
@@ -152,6 +153,10 @@ bool read_range(ReadBackend* backend, int fd, uint64_t offset, uint64_t nbytes, 
     read.required = std::min(read.nbytes, required - at);
     read.destination = destination + at;
     reads.push_back(read);
+  }
+  if (backend->in_flight() > 0) {
+    *error = "other reads are under way";
+    return false;
   }
   backend->submit(reads);
   int failed = 0;

@@ -2,13 +2,18 @@
 #include <liburing.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <deque>
 
 #include "io.h"
+#include "log.h"
 
 namespace guanaco {
 
 namespace {
+
+constexpr uint32_t kMostFailedWaits = 1000;
 
 struct Pending {
   Read read;
@@ -39,13 +44,23 @@ class UringBackend final : public ReadBackend {
       while (io_uring_peek_cqe(&ring_, &cqe) == 0 && cqe != nullptr) finish(cqe, done);
       start_waiting();
       if (!block || done->size() > before || in_flight() == 0) return;
-      io_uring_submit_and_wait(&ring_, 1);  // EINTR: look again
+      wait();
     }
   }
 
   size_t in_flight() const override { return waiting_.size() + slots_.size() - free_.size(); }
 
  private:
+  // EINTR and the like: look again. What never ends otherwise is a ring that is broken, with buffers that the kernel may
+  // still write to: no slot can be trusted any more.
+  void wait() {
+    const int result = io_uring_submit_and_wait(&ring_, 1);
+    n_failed_ = result < 0 ? n_failed_ + 1 : 0;
+    if (n_failed_ < kMostFailedWaits) return;
+    GUANACO_LOG("error: waiting for reads fails: %s; try --io threads", std::strerror(-result));
+    std::abort();
+  }
+
   void start_waiting() {
     bool queued = false;
     while (!waiting_.empty() && !free_.empty()) {
@@ -107,6 +122,7 @@ class UringBackend final : public ReadBackend {
   std::vector<Pending> slots_;
   std::vector<uint32_t> free_;
   std::deque<Read> waiting_;
+  uint32_t n_failed_ = 0;  // waits, one after another
 };
 
 }  // namespace

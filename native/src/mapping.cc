@@ -90,6 +90,7 @@ bool Mappings::fill(uint32_t file, char* base, uint64_t begin, uint64_t end, con
 }
 
 void Mappings::unmapped(const char* address, size_t nbytes) {
+  std::vector<Mapping> left;  // an allocator may call munmap when it is freed: after the lock
   std::lock_guard<std::mutex> lock(mutex_);
   const char* const stop = address + page_ceil(nbytes);
   const auto is_hit = [&](const Mapping& mapping) {
@@ -97,7 +98,6 @@ void Mappings::unmapped(const char* address, size_t nbytes) {
   };
   // Nearly every munmap of the process is about other memory: nothing is allocated for those.
   if (std::none_of(mappings_.begin(), mappings_.end(), is_hit)) return;
-  std::vector<Mapping> left;
   for (const Mapping& mapping : mappings_) {
     if (!is_hit(mapping)) {
       left.push_back(mapping);

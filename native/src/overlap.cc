@@ -25,10 +25,7 @@ char* row_at(const Tensor* tensor, size_t place, size_t n_used) {
   return static_cast<char*>(tensor->data) + place / n_used * tensor->nb[2] + of_token * tensor->nb[1];
 }
 
-bool is_on_host(const EngineApi& api, const Tensor* tensor) {
-  void* buffer = tensor->buffer != nullptr || tensor->view_src == nullptr ? tensor->buffer : tensor->view_src->buffer;
-  return tensor->data != nullptr && (buffer == nullptr || api.buffer_is_host(buffer));
-}
+bool is_on_host(const EngineApi& api, const Tensor* tensor) { return tensor->data != nullptr && api.is_on_host(tensor); }
 
 bool is_rows(const Tensor* tensor, int64_t n_tokens) {
   return tensor->type == kTypeF32 && tensor->nb[0] == sizeof(float) && tensor->ne[2] == n_tokens && tensor->ne[3] == 1;
@@ -47,7 +44,7 @@ bool Overlap::is_understood(const PartUse& use, const Tensor* ids) const {
 }
 
 bool Overlap::can_run(const Binding& binding) {
-  const int all = static_cast<int>(plan_.threads);
+  const int all = plan_.threads_for(binding.ids->ne[1]);
   if (!plan_.overlap || !mini_->usable() || mini_->threads(all) != all) return false;
   return std::all_of(binding.uses.begin(), binding.uses.end(),
                      [&](const PartUse& use) { return is_understood(use, binding.ids); });
@@ -148,7 +145,7 @@ bool Overlap::compute(const Binding& binding, const PartUse& use, Tensor* shadow
   product->src[0] = shadow;
   product->src[1] = input;
   product->src[2] = ids;
-  if (!mini_->run({product}, static_cast<int>(plan_.threads))) return false;
+  if (!mini_->run({product}, plan_.threads_for(binding.ids->ne[1]))) return false;
   for (size_t i = 0; i < n; ++i) std::memcpy(row_at(node, places[i], n_used), &rows_out_[i * out_bytes], out_bytes);
   return true;
 }

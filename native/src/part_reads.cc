@@ -17,13 +17,11 @@ constexpr uint32_t kMaxTries = 3;
 constexpr uint64_t kEnoughBytes = 1u << 20;  // for a rate
 constexpr uint64_t kReallyWaitedNs = 10000;  // less: it was there already, nobody knows since when
 
-bool is_aligned(const ExpertPart& part) { return part.slice_bytes % kPage == 0; }
-
 uint64_t largest_unaligned_span(const LoadPlan& plan) {
   uint64_t span = 0;
   for (const ExpertGroup& group : plan.groups) {
     for (const ExpertPart& part : group.parts) {
-      if (!is_aligned(part)) span = std::max(span, page_ceil(part.slice_bytes) + kPage);
+      if (!part.is_aligned()) span = std::max(span, page_ceil(part.slice_bytes) + kPage);
     }
   }
   return span;
@@ -44,6 +42,7 @@ char* map_anonymous(uint64_t nbytes) {
 
 bool prefault(char* base, uint64_t nbytes) {
   madvise(base, nbytes, MADV_HUGEPAGE);
+  madvise(base, nbytes, MADV_DONTFORK);  // a child would keep a second copy of what is read from then on
 #ifdef MADV_POPULATE_WRITE
   if (madvise(base, nbytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
@@ -70,7 +69,8 @@ void PartReads::drain() {
 bool PartReads::allocate(std::string* error) {
   staging_span_ = largest_unaligned_span(plan_);
   if (staging_span_ == 0) return true;
-  n_staging_ = std::max<uint64_t>(1, plan_.staging_bytes / staging_span_);
+  // One for guesses, and one that they never hold.
+  n_staging_ = std::max<uint64_t>(2, plan_.staging_bytes / staging_span_);
   staging_map_bytes_ = n_staging_ * staging_span_;
   staging_ = map_anonymous(staging_map_bytes_);
   if (staging_ == nullptr || !prefault(staging_, staging_map_bytes_)) {
@@ -146,7 +146,7 @@ uint64_t PartReads::cancel(uint32_t group, uint32_t slot, std::vector<PartDone>*
 }
 
 bool PartReads::take_staging(Entry* entry, size_t n_left) {
-  if (entry->staging >= 0 || is_aligned(part_of(*entry))) return true;
+  if (entry->staging >= 0 || part_of(*entry).is_aligned()) return true;
   if (free_staging_.size() <= n_left) return false;
   entry->staging = free_staging_.back();
   free_staging_.pop_back();

@@ -80,7 +80,7 @@ bool Pilot::prepare(GraphPlan* graph_plan, const Binding& binding, const Binding
 }
 
 bool Pilot::run(RouterCone* router, const Tensor* state) {
-  const int all = static_cast<int>(plan_.threads);
+  const int all = plan_.threads_for(state->ne[1]);
   const int n_threads = router->weight_bytes() < kWorthAllThreads ? 1 : mini_->threads(all);
   return router->run(api_, mini_, state, n_threads, &scratch_);
 }

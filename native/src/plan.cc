@@ -16,6 +16,7 @@ constexpr uint64_t kMaxOffset = uint64_t{1} << 50;
 constexpr uint64_t kMaxChunkBytes = 1u << 30;
 constexpr uint32_t kMaxSlots = 1u << 24;
 constexpr uint32_t kMaxThreads = 4096;
+constexpr size_t kMaxGroups = 1u << 15;
 
 bool parse_io(const std::string& text, IoMode* io) {
   static const struct {
@@ -112,6 +113,7 @@ bool parse_line(const std::string& key, std::istringstream& in, LoadPlan* plan) 
   if (key == "pilot_mass") return read_share(in, &plan->pilot_mass);
   if (key == "overlap") return read_flag(in, &plan->overlap);
   if (key == "threads") return read_number(in, &plan->threads) && plan->threads > 0 && plan->threads <= kMaxThreads;
+  if (key == "batch_threads") return read_number(in, &plan->batch_threads) && plan->batch_threads <= kMaxThreads;
   if (key == "stats") return !(plan->stats_path = rest_of(in)).empty();
   if (key == "replay") return !(plan->replay_path = rest_of(in)).empty();
   if (key == "record") return !(plan->record_path = rest_of(in)).empty();
@@ -241,6 +243,10 @@ bool check(const LoadPlan& plan, std::string* error) {
       return false;
     }
   }
+  if (plan.groups.size() > kMaxGroups) {
+    *error = "there are more groups of experts than any model has";
+    return false;
+  }
   for (const ExpertGroup& group : plan.groups) {
     if (!check_group(plan, group, error)) return false;
   }
@@ -294,7 +300,12 @@ bool read_plan(const char* path, LoadPlan* plan, std::string* error) {
   while ((got = std::fread(buffer, 1, sizeof buffer, file)) > 0 && text.size() <= kMaxPlanBytes) {
     text.append(buffer, got);
   }
+  const bool is_whole = std::ferror(file) == 0;
   std::fclose(file);
+  if (!is_whole) {
+    *error = std::string("cannot read the plan ") + path;
+    return false;
+  }
   if (text.size() > kMaxPlanBytes) {
     *error = "the plan is too large";
     return false;

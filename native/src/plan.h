@@ -42,6 +42,9 @@ struct ExpertPart {
   uint64_t offset = 0;
   uint64_t slice_bytes = 0;
   std::string tensor_name;
+
+  // Slices of whole blocks all begin at the same place in a block: they are read where they belong.
+  bool is_aligned() const { return slice_bytes % kPage == 0; }
 };
 
 struct ExpertGroup {
@@ -72,7 +75,8 @@ struct LoadPlan {
   PilotMode pilot = PilotMode::kOff;
   double pilot_mass = 0.9;  // transitions are followed until this much of their probability is covered
   bool overlap = true;      // experts that are there compute while others are read
-  uint32_t threads = 1;     // the engine's
+  uint32_t threads = 1;     // the engine's, for a token
+  uint32_t batch_threads = 0;  // for more than one; 0: as many
   std::string stats_path;
   std::string replay_path;
   std::string record_path;  // where routing is recorded; empty: nowhere
@@ -85,6 +89,9 @@ struct LoadPlan {
   std::vector<ExpertGroup> groups;
 
   uint64_t arena_bytes() const;
+  int threads_for(int64_t n_tokens) const {
+    return static_cast<int>(n_tokens > 1 && batch_threads > 0 ? batch_threads : threads);
+  }
   bool is_batch(int64_t n_tokens) const { return n_tokens > static_cast<int64_t>(batch_tokens); }
 };
 

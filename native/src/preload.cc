@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
 
 #include "guanaco/guanaco.h"
@@ -107,7 +108,13 @@ GUANACO_API void* mmap64(void* address, size_t nbytes, int protection, int flags
   // The engine asks for the whole file to be read at once; only the dense part will be.
   void* base = guanaco::raw_mmap(address, nbytes, protection, flags & ~MAP_POPULATE, fd, offset);
   if (base == MAP_FAILED) return base;
-  if (!active->mapped(file, static_cast<char*>(base), nbytes)) {
+  bool is_mapped = false;
+  try {
+    is_mapped = active->mapped(file, static_cast<char*>(base), nbytes);
+  } catch (const std::exception& problem) {
+    active->fail_load(problem.what());
+  }
+  if (!is_mapped) {
     guanaco::raw_munmap(base, nbytes);
     errno = EIO;
     return MAP_FAILED;

@@ -60,10 +60,19 @@ bool Replay::open(const std::string& path, std::string* error) {
   return good;
 }
 
+bool Replay::fits(const std::vector<ExpertGroup>& groups, std::string* error) const {
+  for (const ExpertGroup& group : groups) {
+    if (group.n_expert >= n_expert_) continue;
+    *error = "the replay file is of a model with " + std::to_string(n_expert_) + " experts a layer, and layer " +
+             std::to_string(group.layer) + " of this one has " + std::to_string(group.n_expert);
+    return false;
+  }
+  return true;
+}
+
 void Replay::overwrite(const EngineApi& api, Stats* stats, uint32_t ordinal, int64_t n_tokens, Tensor* ids) {
   if ((*stats)->replay_on == 0 || ordinal >= n_layer_ || ids->data == nullptr) return;
-  void* buffer = ids->buffer != nullptr || ids->view_src == nullptr ? ids->buffer : ids->view_src->buffer;
-  if (buffer != nullptr && !api.buffer_is_host(buffer)) return;
+  if (!api.is_on_host(ids)) return;
   const uint64_t position = (*stats)->replay_position;
   const int64_t first = n_tokens - ids->ne[1];
   for (int64_t row = 0; row < ids->ne[1]; ++row) {

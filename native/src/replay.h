@@ -24,7 +24,8 @@ class Replay {
  public:
   bool open(const std::string& path, std::string* error);
   bool is_open() const { return !ids_.empty(); }
-  uint32_t n_layer() const { return n_layer_; }
+  // Whether every layer has all the experts that the trace may name.
+  bool fits(const std::vector<ExpertGroup>& groups, std::string* error) const;
 
   // Writes the trace's ids of MoE layer number `ordinal` into `ids` ([top_k, n_rows] int32, on the host).
   // `n_tokens`: tokens of the whole batch; the rows are its last ones.

@@ -30,11 +30,6 @@ bool is_contiguous_f32(const Tensor* tensor) {
   return tensor->type == kTypeF32;
 }
 
-bool is_on_host(const EngineApi& api, const Tensor* tensor) {
-  void* buffer = tensor->buffer != nullptr || tensor->view_src == nullptr ? tensor->buffer : tensor->view_src->buffer;
-  return buffer == nullptr || api.buffer_is_host(buffer);
-}
-
 }  // namespace
 
 class RouterCone::Builder {
@@ -123,7 +118,7 @@ class RouterCone::Builder {
   bool collect(Tensor* tensor) {
     if (tensor == state_) return true;
     if (!in_graph(tensor)) {  // a weight, or an input of the graph
-      return tensor->data != nullptr && tensor->op == api_.op_none && is_on_host(api_, tensor);
+      return tensor->data != nullptr && tensor->op == api_.op_none && api_.is_on_host(tensor);
     }
     if (tensor == state_->view_src) return false;  // more than the state
     if (!first_visit(tensor)) return true;
@@ -229,7 +224,7 @@ bool RouterCone::run(const EngineApi& api, MiniGraph* mini, const Tensor* state,
   char* const base = scratch->data() + (kAlignment - unaligned % kAlignment) % kAlignment;
   if (base != placed_in_) place_in(base);
   const size_t nbytes = api.compute.nbytes(input_);
-  if (is_on_host(api, state)) {
+  if (api.is_on_host(state)) {
     std::memcpy(input_->data, state->data, nbytes);
   } else {
     api.tensor_get(state, input_->data, 0, nbytes);

@@ -35,10 +35,9 @@ bool read_router_scores(const EngineApi& api, const Tensor* ids, uint32_t n_expe
       ranked->ne[3] != 1 || rows.empty()) {
     return false;
   }
-  void* buffer = ranked->buffer != nullptr || ranked->view_src == nullptr ? ranked->buffer : ranked->view_src->buffer;
   const char* data = static_cast<const char*>(ranked->data);
   std::vector<char> copy;
-  if (buffer != nullptr && !api.buffer_is_host(buffer)) {
+  if (!api.is_on_host(ranked)) {
     copy.resize((n_rows - 1) * ranked->nb[1] + n_expert * sizeof(float));
     api.tensor_get(ranked, copy.data(), 0, copy.size());
     data = copy.data();

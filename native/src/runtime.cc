@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <system_error>
 #include <thread>
 
@@ -33,7 +34,8 @@ Runtime::Runtime(LoadPlan plan)
     : plan_(std::move(plan)), stats_(plan_.stats_path), mappings_(plan_, &stats_), warm_start_(plan_, &stats_) {
   for (const DenseRange& range : plan_.dense) stats_->dense_bytes_total += range.nbytes;
   std::string error;
-  if (!plan_.replay_path.empty() && !replay_.open(plan_.replay_path, &error)) stats_.fail_load(error);
+  if (plan_.replay_path.empty()) return;
+  if (!replay_.open(plan_.replay_path, &error) || !replay_.fits(plan_.groups, &error)) stats_.fail_load(error);
 }
 
 Runtime::~Runtime() {
@@ -42,7 +44,8 @@ Runtime::~Runtime() {
 }
 
 bool Runtime::prepare() {
-  if (prepared_) return true;
+  if (was_prepared_) return prepared_;
+  was_prepared_ = true;  // once: what a failed try left is in use
   std::string error;
   if (!open_files(plan_, &files_, &error) || !select_io(plan_, files_, &io_, &error)) {
     stats_.fail_load(error);
@@ -63,7 +66,12 @@ bool Runtime::prepare() {
 bool Runtime::mapped(int file, char* base, size_t nbytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   stats_->state = static_cast<uint64_t>(LoadState::kLoadingDense);
-  if (!prepare()) return false;
+  if (!prepare()) {
+    stats_->state = static_cast<uint64_t>(LoadState::kFailed);
+    return false;
+  }
+  // Reads for dense weights share the back end with those of experts, which an earlier model may have left.
+  if (store_ != nullptr) store_->finish_reads();
   std::string error;
   if (!mappings_.adopt(file, base, nbytes, files_, io_.backend.get(), &error)) {
     stats_.fail_load(error);
@@ -100,6 +108,17 @@ decltype(EngineApi::set_eval_callback) Runtime::engine_setter(const void* caller
 
 int Runtime::compute(Scheduler* scheduler, Graph* graph, const void* caller, const void* own_compute) {
   std::lock_guard<std::mutex> lock(mutex_);
+  try {
+    return compute_graph(scheduler, graph, caller, own_compute);
+  } catch (const std::exception& problem) {
+    stats_.set_error(problem.what());
+  } catch (...) {
+    stats_.set_error("a callback of the program failed");
+  }
+  return kStatusFailed;
+}
+
+int Runtime::compute_graph(Scheduler* scheduler, Graph* graph, const void* caller, const void* own_compute) {
   if (!load_engine(caller, own_compute)) return kStatusFailed;
   if (prepared_ && io_.mode == IoMode::kPageCache && pagecache_ == nullptr) {
     pagecache_ = std::make_unique<PageCacheStore>(plan_, files_, mappings_, &stats_);
@@ -109,7 +128,7 @@ int Runtime::compute(Scheduler* scheduler, Graph* graph, const void* caller, con
   const auto user = callbacks_.find(scheduler);
   const int status = seam_->compute(scheduler, graph, user == callbacks_.end() ? UserCallback{} : user->second);
   start_warm_start();
-  return stats_->bytes_read == checked_bytes_ || still_right() ? status : kStatusFailed;
+  return still_right() ? status : kStatusFailed;
 }
 
 void Runtime::start_warm_start() {
@@ -138,7 +157,8 @@ void Runtime::warm_start_loop() {
 }
 
 bool Runtime::still_right() {
-  checked_bytes_ = stats_->bytes_read;
+  const uint64_t bytes_read = stats_->bytes_read;
+  if (bytes_read == checked_bytes_) return true;
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   std::string error, warning;
   const bool good = watch_.check(static_cast<uint64_t>(std::chrono::nanoseconds(now).count()), &error, &warning);
@@ -147,6 +167,8 @@ bool Runtime::still_right() {
     add(stats_->read_errors, 1);
     stats_.set_error(error);
   }
+  // What was read of a changed file stays in the slots, and what is still being read is not known yet.
+  if (good && (store_ == nullptr || store_->pending_bytes() == 0)) checked_bytes_ = bytes_read;
   return good;
 }
 

@@ -25,13 +25,14 @@ namespace guanaco {
 
 class Runtime {
  public:
-  // Null when the environment names no plan. A plan that cannot be read ends the process with a clear line.
+  // A plan that cannot be read ends the process with a clear line.
   static Runtime* start(const char* plan_path);
   ~Runtime();
 
   int planned_file(int fd) const { return mappings_.planned_file(fd); }
   // A planned file was mapped whole at `base`. False: the load cannot go on, the reason is in the stats.
   bool mapped(int file, char* base, size_t nbytes);
+  void fail_load(const char* reason) { stats_.fail_load(reason); }
   void unmapped(const void* address, size_t nbytes) { mappings_.unmapped(static_cast<const char*>(address), nbytes); }
   // A planned file was mapped by a process that streams nothing.
   void noted(int file, char* base, size_t nbytes) { mappings_.note(file, base, nbytes); }
@@ -47,6 +48,7 @@ class Runtime {
   explicit Runtime(LoadPlan plan);
   bool prepare();
   bool load_engine(const void* caller, const void* own_compute);
+  int compute_graph(Scheduler* scheduler, Graph* graph, const void* caller, const void* own_compute);
   // Once, after the first graph: reads likely experts on a thread of its own, from when the parent says so to the first
   // request.
   void start_warm_start();
@@ -67,11 +69,11 @@ class Runtime {
   std::unique_ptr<Seam> seam_;
   WarmStart warm_start_;
   bool is_warm_started_ = false;
-  uint64_t checked_bytes_ = 0;  // read when the files were checked last
+  uint64_t checked_bytes_ = 0;  // read, and whole, when the files were last found unchanged
   std::mutex mutex_;  // one graph at a time: contexts of a process share the store
   std::unordered_map<Scheduler*, UserCallback> callbacks_;
   enum class Engine { kUnknown, kGood, kBad } engine_ = Engine::kUnknown;
-  bool prepared_ = false;
+  bool was_prepared_ = false, prepared_ = false;  // tried; with success
   std::atomic<bool> is_ending_{false};
   std::thread warm_start_thread_;
 };

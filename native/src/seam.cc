@@ -21,6 +21,17 @@ uint32_t total_slots(const LoadPlan& plan) {
 
 }  // namespace
 
+// Gives the scheduler and the graph back as they came.
+struct Seam::Restore {
+  Seam* seam;
+  Scheduler* scheduler;
+  ~Restore() {
+    seam->api_.set_eval_callback(scheduler, seam->user_.function, seam->user_.user_data);
+    seam->put_back();
+    seam->current_ = nullptr;
+  }
+};
+
 Seam::Seam(const LoadPlan& plan, const EngineApi& api, const Mappings& mappings, Stats* stats, Replay* replay)
     : plan_(plan), api_(api), mappings_(mappings), stats_(stats), replay_(replay), index_(plan),
       mini_(api), pilot_(plan, api, &mini_, stats, *replay), overlap_(plan, api, &mini_, stats),
@@ -66,11 +77,12 @@ int Seam::compute(Scheduler* scheduler, Graph* graph, const UserCallback& user) 
     binding.served = binding.overlaps = false;
     n_tokens_ = std::max(n_tokens_, binding.ids->ne[1]);
   }
-  api_.set_eval_callback(scheduler, &Seam::trampoline, this);
-  const int status = api_.graph_compute_async(scheduler, graph);
-  api_.set_eval_callback(scheduler, user.function, user.user_data);
-  put_back();
-  current_ = nullptr;
+  int status = kStatusFailed;
+  {
+    const Restore restore{this, scheduler};  // however the graph ends
+    api_.set_eval_callback(scheduler, &Seam::trampoline, this);
+    status = api_.graph_compute_async(scheduler, graph);
+  }
   add((*stats_)->graphs, 1);
   add((*stats_)->tokens, static_cast<uint64_t>(n_tokens_));
   recorder_.end_graph();
@@ -87,6 +99,8 @@ bool Seam::on_ask(Tensor* tensor) {
   bool need = false;
   const std::vector<Event>& events = current_->events;
   matched_begin_ = cursor_;
+  // Before anything is bound: whoever looks on sees the engine's own weights and ids.
+  user_asked_ = !failed_ && user_.function != nullptr && user_.function(tensor, true, user_.user_data);
   for (; cursor_ < events.size() && events[cursor_].node == tensor; ++cursor_) {
     Binding& binding = current_->bindings[events[cursor_].binding];
     switch (events[cursor_].kind) {
@@ -110,7 +124,6 @@ bool Seam::on_ask(Tensor* tensor) {
     blank(tensor);
     return true;
   }
-  user_asked_ = user_.function != nullptr && user_.function(tensor, true, user_.user_data);
   return need || user_asked_;
 }
 
@@ -131,7 +144,11 @@ bool Seam::on_computed(Tensor* tensor) {
     }
   }
   if (failed_) return false;
-  return !user_asked_ || user_.function(tensor, false, user_.user_data);
+  if (!user_asked_) return true;
+  for (size_t i = matched_begin_; i < cursor_; ++i) {
+    if (events[i].kind == EventKind::kUse) unbind(&current_->bindings[events[i].binding].uses[events[i].use]);
+  }
+  return user_.function(tensor, false, user_.user_data);
 }
 
 bool Seam::fail(const std::string& message) {
@@ -144,10 +161,9 @@ bool Seam::read_ids(const Tensor* ids, std::vector<int32_t>* rows) const {
   const size_t n = static_cast<size_t>(ids->ne[0]), n_rows = static_cast<size_t>(ids->ne[1]);
   rows->resize(n * n_rows);
   if (rows->empty()) return true;
-  void* buffer = ids->buffer != nullptr || ids->view_src == nullptr ? ids->buffer : ids->view_src->buffer;
   const char* data = static_cast<const char*>(ids->data);
   std::vector<char> copy;
-  if (buffer != nullptr && !api_.buffer_is_host(buffer)) {
+  if (!api_.is_on_host(ids)) {
     copy.resize((n_rows - 1) * ids->nb[1] + (n - 1) * ids->nb[0] + sizeof(int32_t));
     api_.tensor_get(ids, copy.data(), 0, copy.size());
     data = copy.data();
@@ -191,7 +207,7 @@ BatchRows Seam::batch_rows(const Binding& binding) const {
   return is_batch(binding) ? BatchRows{rows_.data(), rows_.size() / n_used, n_used} : BatchRows{};
 }
 
-bool Seam::serve(Binding* binding) {
+void Seam::serve(Binding* binding) {
   binding->served = true;
   const ExpertGroup& group = plan_.groups[binding->group];
   if (replay_->is_open()) {
@@ -201,7 +217,7 @@ bool Seam::serve(Binding* binding) {
         return id < 0 || id >= static_cast<int32_t>(group.n_expert);
       })) {
     add((*stats_)->unmanaged, binding->uses.size());
-    return false;
+    return;
   }
   const size_t n_transient = distinct(*binding, rows_, &experts_);
   const BatchRows batch = batch_rows(*binding);
@@ -212,23 +228,25 @@ bool Seam::serve(Binding* binding) {
       note_served(*binding, n_transient, pagecache_->cache(), pagecache_->last_served());
     }
     for (const PartUse& use : binding->uses) mark_bound(binding->group, use.part);
-    return true;
+    return;
   }
-  if (store_ == nullptr) return true;
+  if (store_ == nullptr) return;
   pilot_.turned_out(*current_, *binding, experts_);
   binding->lease.experts = experts_;
   if (!store_->acquire(binding->group, binding->part_order, n_transient, &binding->lease, batch)) {
     add((*stats_)->unmanaged, binding->uses.size());
-    return false;
+    return;
   }
   note_served(*binding, n_transient, store_->cache(), store_->last_served());
   write_slot_ids(binding, rows_);
   // While this layer's own reads run.
   pilot_.look_ahead(current_, *binding, replay_row(*binding), store_);
   binding->overlaps = !store_->arrived(binding->lease, binding->part_order.back()) && overlap_.can_run(*binding);
-  if (!binding->overlaps) return wait_for(binding, binding->part_order[0]);
-  binding->rows = rows_;
-  return true;
+  if (binding->overlaps) {
+    binding->rows = rows_;
+  } else {
+    wait_for(binding, binding->part_order[0]);
+  }
 }
 
 void Seam::note_served(const Binding& binding, size_t n_transient, const Cache& cache, const Served& served) {
@@ -350,13 +368,15 @@ void Seam::put_back() {
   blanked_.clear();
   for (Binding& binding : current_->bindings) {
     if (binding.lease.active) store_->release(&binding.lease);
-    for (PartUse& use : binding.uses) {
-      if (use.taken) use.node->op = api_.op_mul_mat_id;
-      use.taken = false;
-      use.node->src[0] = use.weights;
-      use.node->src[2] = use.ids;
-    }
+    for (PartUse& use : binding.uses) unbind(&use);
   }
+}
+
+void Seam::unbind(PartUse* use) {
+  if (use->taken) use->node->op = api_.op_mul_mat_id;
+  use->taken = false;
+  use->node->src[0] = use->weights;
+  use->node->src[2] = use->ids;
 }
 
 }  // namespace guanaco

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "graph_plan.h"
@@ -34,10 +33,12 @@ class Seam {
   int compute(Scheduler* scheduler, Graph* graph, const UserCallback& user);
 
  private:
+  struct Restore;
   static bool trampoline(Tensor* tensor, bool ask, void* self);
   bool on_ask(Tensor* tensor);
   bool on_computed(Tensor* tensor);
-  bool serve(Binding* binding);
+  // Makes a selection's experts resident, or leaves it on the file mapping, which stays right.
+  void serve(Binding* binding);
   // Tells whoever looks on how a selection was served.
   void note_served(const Binding& binding, size_t n_transient, const Cache& cache, const Served& served);
   // Waits for a part; failing is final for the graph.
@@ -55,6 +56,7 @@ class Seam {
   void blank(Tensor* tensor);
   bool has_lease_before(int node_index) const;
   void put_back();
+  void unbind(PartUse* use);
   bool fail(const std::string& message);
   GraphPlan& plan_for(Graph* graph);
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -90,7 +91,7 @@ extern "C" {
 
 guanaco_sim* guanaco_sim_create(const char* policy, uint32_t n_groups, const uint32_t* n_expert,
                                 const uint32_t* size_class, const uint32_t* top_k, uint32_t n_classes,
-                                const uint32_t* n_slots, char* error, unsigned long error_bytes) {
+                                const uint32_t* n_slots, char* error, unsigned long error_bytes) try {
   auto sim = std::make_unique<guanaco_sim>();
   PolicyShape& shape = sim->shape;
   shape.n_expert.assign(n_expert, n_expert + n_groups);
@@ -105,6 +106,9 @@ guanaco_sim* guanaco_sim_create(const char* policy, uint32_t n_groups, const uin
   sim->cache = std::make_unique<Cache>(shape, std::move(made));
   sim->seen.assign(*std::max_element(shape.n_expert.begin(), shape.n_expert.end()), false);
   return sim.release();
+} catch (const std::bad_alloc&) {
+  if (error_bytes > 0) std::snprintf(error, error_bytes, "there is not enough memory for so many experts");
+  return nullptr;
 }
 
 void guanaco_sim_destroy(guanaco_sim* sim) { delete sim; }

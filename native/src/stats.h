@@ -32,7 +32,7 @@ struct StatsBlock {
   Word read_errors, read_retries;
   Word wait_ns;                      // time the graph thread waited for reads
   Word graphs;
-  Word tokens;                       // rows of the first MoE layer of each graph
+  Word tokens;                       // rows of the widest selection of each graph
   Word evict_hot, evict_reread;  // evictions: of an expert in the top use class; of one that was read again soon
   Word hot_slots, pinned;        // slots in the top use class, experts with a permanent pin; now and then
   Word least_pin_budget, most_pin_budget;  // permanent pins a layer may have
@@ -66,7 +66,7 @@ class Stats {
   StatsBlock& operator*() { return *block_; }
   StatsBlock* operator->() { return block_; }
 
-  // Records the first error of a kind for the parent and logs it.
+  // Records the latest error for the parent and logs it.
   void set_error(const std::string& message);
   void fail_load(const std::string& message);
 

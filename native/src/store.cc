@@ -56,7 +56,7 @@ bool Store::allocate(std::string* error) {
 char* Store::part_base(uint32_t group, uint32_t part) const {
   const ExpertPart& info = plan_.groups[group].parts[part];
   // Aligned slices keep their place in the first block; others are moved to its start.
-  const uint64_t head = is_aligned(info) ? info.offset % kPage : 0;
+  const uint64_t head = info.is_aligned() ? info.offset % kPage : 0;
   const Class& cls = class_of(group);
   return cls.base + cls.plan->part_offsets[part] + head;
 }
@@ -116,6 +116,11 @@ PartRead Store::pinned_read(uint32_t group, int32_t expert, uint32_t slot, uint3
 void Store::start() {
   reads_.start();
   while (reads_.wants_guess() && begin_guess()) reads_.start();
+}
+
+void Store::finish_reads() {
+  guesses_.experts.clear();
+  while (!reads_.is_idle()) collect(true);
 }
 
 void Store::reap(bool block) {

@@ -40,8 +40,8 @@ class Store {
 
   // Makes every expert of `lease->experts` resident or on its way: pins slots and starts the reads, parts in the
   // order of `part_order`, those it does not name last. `n_transient`: the first so many experts belong to a prompt
-  // batch only, whose rows are `rows`. False, with nothing pinned or started, when they do not fit beside what is pinned
-  // already.
+  // batch only, whose rows are `rows`. False, with nothing more pinned or demanded, when they do not fit beside what is
+  // pinned already.
   bool acquire(uint32_t group, const std::vector<uint32_t>& part_order, size_t n_transient, Lease* lease,
                const BatchRows& rows = {});
   // True when part `part` of every expert of the lease is in memory; never blocks.
@@ -66,6 +66,8 @@ class Store {
   // when no slot is empty.
   bool preload(uint32_t group, int32_t expert);
   void start();
+  // Waits for everything that is being read, and takes it in.
+  void finish_reads();
   // Takes in what has arrived and starts what was waiting; never blocks.
   void poll() { collect(false); }
   uint64_t expert_bytes(uint32_t group) const { return plan_.groups[group].expert_bytes(); }
@@ -109,7 +111,6 @@ class Store {
 
   const Class& class_of(uint32_t group) const { return classes_[plan_.groups[group].size_class]; }
   Class& class_of(uint32_t group) { return classes_[plan_.groups[group].size_class]; }
-  bool is_aligned(const ExpertPart& part) const { return part.slice_bytes % kPage == 0; }
   // All parts, in the order of `part_order`, those it does not name last: a slot always becomes whole.
   const std::vector<uint32_t>& whole_order(uint32_t group, const std::vector<uint32_t>& part_order);
   PartRead pinned_read(uint32_t group, int32_t expert, uint32_t slot, uint32_t part);

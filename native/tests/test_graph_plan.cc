@@ -41,6 +41,29 @@ TEST(part_index_edges) {
   CHECK(!PartIndex(guanaco::LoadPlan{}).find(0, 0, &group, &part));
 }
 
+TEST(graph_plan_counts_copies_made_to_compute_elsewhere) {
+  EngineRig rig(1, 4);
+  rig.start();
+  TestGraph graph;
+  MoeLayer& layer = rig.add_layer(&graph, 0, {{1, 2}});
+  const auto unmanaged_with = [&](const std::string& name) {
+    guanaco::Tensor copy = *rig.weights(0, 0);
+    copy.data = nullptr;
+    std::snprintf(copy.name, sizeof copy.name, "%s", name.c_str());
+    guanaco::Tensor* own = layer.products[0]->src[0];
+    layer.products[0]->src[0] = &copy;
+    const uint64_t n = plan_of(&rig, &graph).unmanaged;
+    layer.products[0]->src[0] = own;
+    return n;
+  };
+  const std::string planned = rig.bed.plan.groups[0].parts[0].tensor_name;
+  REQUIRE(!planned.empty());
+  CHECK_EQ(unmanaged_with("CUDA0#" + planned + "#0"), 1);
+  CHECK_EQ(unmanaged_with("CUDA0#" + planned + ".lora_a#0"), 0);
+  CHECK_EQ(unmanaged_with(planned), 0);  // it lives on the card
+  CHECK_EQ(unmanaged_with("#"), 0);
+}
+
 TEST(graph_plan_of_a_layer) {
   EngineRig rig(1, 4);
   rig.start();

@@ -96,6 +96,37 @@ TEST(seam_user_callback_sees_every_node) {
   CHECK(rig.scheduler.computed == graph.graph.nodes);
 }
 
+// Who collects statistics (llama-imatrix) reads a product's weights, ids and kind.
+TEST(seam_user_callback_sees_the_engines_own_weights_and_ids) {
+  EngineRig rig(2, 8);
+  rig.start();
+  TestGraph graph;
+  rig.add_layer(&graph, 0, {{1, 2}});
+  rig.add_layer(&graph, 1, {{3, 4}, {4, 9}});
+  struct Look {
+    std::vector<std::pair<const Tensor*, const Tensor*>> own;  // by node: weights, ids
+    const std::vector<Tensor*>* nodes;
+    size_t n_right = 0, n_wrong = 0;
+  } look;
+  look.nodes = &graph.graph.nodes;
+  for (const Tensor* node : graph.graph.nodes) look.own.emplace_back(node->src[0], node->src[2]);
+  rig.user.user_data = &look;
+  rig.user.function = [](Tensor* tensor, bool, void* data) {
+    Look* self = static_cast<Look*>(data);
+    if (tensor->op != fake::kMulMatId) return tensor->op != 0;
+    const auto at = std::find(self->nodes->begin(), self->nodes->end(), tensor) - self->nodes->begin();
+    const auto& own = self->own[static_cast<size_t>(at)];
+    ++(tensor->src[0] == own.first && tensor->src[2] == own.second ? self->n_right : self->n_wrong);
+    return true;
+  };
+  for (int round = 0; round < 2; ++round) {
+    CHECK_EQ(rig.run(&graph), 0);
+    check_all_bound(&rig, graph);
+  }
+  CHECK_EQ(look.n_wrong, 0);
+  CHECK_EQ(look.n_right, 2 * 2 * 6);  // rounds, ask and shown, products
+}
+
 TEST(seam_user_callback_stops_the_graph) {
   EngineRig rig(2, 3);
   rig.start();

@@ -183,6 +183,20 @@ TEST(store_guesses_keep_their_slots_until_the_selection) {
   }
 }
 
+TEST(store_finishes_all_reads_when_asked_to) {
+  GuessRig rig(6);
+  Lease lease;
+  REQUIRE(rig.acquire(&lease, 0, {1}));
+  rig.store->guess(1, kOrder, {5, 9}, kAny);
+  rig.store->release(&lease);
+  rig.backend->automatic = true;
+  rig.store->finish_reads();
+  CHECK_EQ(rig.backend->in_flight(), 0);
+  CHECK_EQ(rig.store->pending_bytes(), 0);
+  rig.serve(0, {1});
+  CHECK_EQ(rig.stats->hits.load(), 1);
+}
+
 TEST(store_guess_beside_a_full_lease) {
   GuessRig rig(2);
   Lease lease;

@@ -63,6 +63,11 @@ class LoadConfig:
         """The smallest logical batch: one token of every request at once."""
         return max(_FEWEST_TOKENS, self.n_parallel)
 
+    @property
+    def can_shift(self) -> bool:
+        """Whether the engine can move what is in the K cache to other places."""
+        return self.cache_type_k in _SHIFTABLE_K_TYPES
+
     def validate(self) -> str | None:
         """A reason this cannot work, or None."""
         for name, value, allowed in (
@@ -111,7 +116,7 @@ class LoadConfig:
             return f"SSE ping interval must be -1 (off) or more seconds, not {self.sse_ping_s}"
         if not 0 < self.pilot_mass <= 1:
             return f"pilot mass must be above 0 and at most 1, not {self.pilot_mass:g}"
-        if self.cache_type_k not in _SHIFTABLE_K_TYPES and (self.ctx_shift or self.cache_reuse_tokens):
+        if not self.can_shift and (self.ctx_shift or self.cache_reuse_tokens):
             return (
                 f"K cache type {self.cache_type_k} cannot be shifted by the engine; "
                 "use -ctk f16, or leave out --context-shift and --cache-reuse"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -28,9 +29,11 @@ def parse_size(text: str) -> int:
     factor = _FACTORS.get(match["unit"].lower()) if match else None
     if match is None or factor is None:
         raise ValueError(f"{text!r} is not a size; write it as 8GiB, 512MiB or a number of bytes")
-    size_bytes = int(float(match["number"]) * factor)
-    if size_bytes <= 0:
-        raise ValueError(f"{text!r} is not a size above zero; write it as 8GiB or 512MiB")
+    size_bytes = int(Decimal(match["number"]) * factor)
+    if not 0 < size_bytes < 1 << 63:
+        raise ValueError(
+            f"{text!r} is not a size above zero that any machine has; write it as 8GiB or 512MiB"
+        )
     return size_bytes
 
 

@@ -166,6 +166,13 @@ def test_an_end_nobody_asked_for_has_a_reason() -> None:
     wait_until(lambda: not plan.parent.exists(), 2, "its files are gone")
 
 
+def test_the_program_does_not_outlive_a_guanaco_that_is_killed() -> None:
+    running = Running(WAIT)
+    os.kill(running.process.pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(running.program), 3, "the program ended")
+    running.end()
+
+
 def _environment(pid: int) -> dict[str, str]:
     words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     return dict(word.split("=", 1) for word in words if "=" in word)

@@ -6,14 +6,18 @@ The full ladder with long prompts on a standard model is ``python -m benchmarks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
-from benchmarks.memory_contract import Check, run_in_cgroup, smallest_budget
+from benchmarks.memory_contract import Check, library_files, run_in_cgroup, smallest_budget
 
+from guanaco.bench.drive import drop_file_cache
 from guanaco.hardware.child_cgroup import create_child
 from guanaco.model.map import ModelMap
 from guanaco.units import MIB
+from tests.support.cli import COMMAND, served
 from tests.support.unchecked import unchecked
 
 FLAGS = ("-c", "512")
@@ -97,3 +101,41 @@ def test_where_the_limit_is_too_small_it_has_to_be_raised(promise: Promise) -> N
     assert check.exit_code == 4
     assert f"takes at least {number} MiB; raise that limit to {number} MiB, or use a shorter" in check.message
     assert "--memory" not in check.message
+
+
+REQUESTS: tuple[tuple[str, dict[str, object]], ...] = (
+    ("/v1/completions", {"prompt": " the" * 200, "max_tokens": 4}),
+    ("/v1/completions", {"prompt": "the quick brown fox " * 4000, "max_tokens": 4}),
+    ("/v1/completions", {"prompt": [" the"] * 64, "max_tokens": 1}),
+    ("/v1/completions", {"prompt": " the", "max_tokens": 32, "n_probs": 40}),
+    ("/v1/completions", {"prompt": " the", "max_tokens": 4, "grammar": 'root ::= ("a" | "b"){0,900}'}),
+    ("/tokenize", {"content": "\N{LLAMA}" * 20_000}),
+    ("/tokenize", {"content": "a1" * 10_000, "with_pieces": True}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}] * 200, "max_tokens": 2}),
+)
+
+
+def test_a_busy_server_stays_within_its_budget(promise: Promise, tmp_path: Path) -> None:
+    """With the dry run, a default context, a prompt cache and clients that ask for much at once."""
+    budget = promise.budgets["middle"] + 192 * MIB
+    model = str(promise.model.files[0].path)
+    words = (model, "--memory", str(budget), "--load-mode", "streaming", "-np", "2")
+    drop_file_cache([Path(model), *library_files()])
+    with create_child("guanaco-test", 2 * budget) as child:
+        with served(
+            *words, environment={"XDG_CACHE_HOME": str(tmp_path)}, command=child.wrap(COMMAND)
+        ) as server:
+
+            def ask(number: int) -> int:
+                path, body = REQUESTS[number % len(REQUESTS)]
+                return server.post(path, body).status_code
+
+            with ThreadPoolExecutor(12) as clients:
+                statuses = list(clients.map(ask, range(5 * len(REQUESTS))))
+            row = server.get("/v1/models").json()["data"][0]
+        peak = child.peak_bytes
+    assert set(statuses) <= {200, 400, 413}, "nobody is sent away for now, and nothing breaks"
+    assert statuses.count(200) >= len(statuses) // 2
+    assert row["mode"] == "streaming"
+    assert peak is not None
+    assert peak <= budget

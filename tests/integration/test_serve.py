@@ -6,12 +6,14 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
 from guanaco.cli.demo import demo_model
+from guanaco.units import MIB
 from tests.support.cli import Served, served, wait_until
 
 MODEL = str(demo_model())
@@ -84,6 +86,83 @@ def test_tokens_the_vocabulary_lacks_are_refused(server: Served, token: int) -> 
     assert refused.status_code == 400
     assert f"tokens.1: {token} is no token of this model" in refused.json()["error"]["message"]
     assert server.post("/v1/completions", {"prompt": [token], "max_tokens": 1}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        ("/v1/completions", "prompt", [1099511627781]),
+        ("/v1/completions", "prompt", ["a", [1, 1 << 32]]),
+        ("/tokenize", "content", [-1, "a"]),
+    ],
+)
+def test_a_token_is_not_cut_to_32_bits(server: Served, path: str, field: str, value: list[object]) -> None:
+    refused = server.post(path, {field: value, "max_tokens": 1})
+    assert refused.status_code == 400
+    assert "is no token of this model" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/v1/completions", {"prompt": ["a"] * 2049}, 400, "prompt: a request may hold 2048 texts, not 2049"),
+        ("/tokenize", {"content": None}, 400, "content: Input should be"),
+        (
+            "/v1/completions",
+            {"prompt": "a", "json_schema": {"type": "array", "items": {}, "minItems": 10**9}},
+            413,
+            "JSON schema",
+        ),
+        ("/v1/completions", {"prompt": "a", "n_probs": 100_000, "max_tokens": 900}, 413, "log-probabilities"),
+        (
+            "/v1/completions",
+            {"prompt": "a", "grammar": "root ::= " + f'"{"a" * 41}"{{1999}} ' * 999},
+            413,
+            "grammar",
+        ),
+        ("/tokenize", {"content": ["a1" * 60_000] * 20, "with_pieces": True}, 413, "its text"),
+        ("/v1/chat/completions", {"messages": [{"role": "x" * 1_000_000, "content": ""}]}, 413, "its text"),
+        ("/v1/completions", {"prompt": "a", "logit_bias": {"a" * 1_000_000: 1}}, 413, "its text"),
+        ("/v1/chat/completions", {**PERU, "tools": 5}, 400, "tools: Input should be a valid"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": ""}}]}]},
+            400,
+            "served for text only",
+        ),
+    ],
+)
+def test_what_would_cost_too_much_or_cannot_be_is_refused(
+    server: Served, path: str, body: dict[str, object], status: int, words: str
+) -> None:
+    refused = server.post(path, body)
+    assert refused.status_code == status
+    assert words in refused.json()["error"]["message"]
+
+
+def test_log_probabilities_that_fit_are_given(server: Served) -> None:
+    body = {**PERU, "logprobs": True, "top_logprobs": 5, "max_tokens": 8}
+    content = server.post("/v1/chat/completions", body).json()["choices"][0]["logprobs"]["content"]
+    assert all(len(token["top_logprobs"]) == 5 for token in content)
+
+
+def test_many_clients_at_once_wait_for_their_turn(server: Served) -> None:
+    def ask(number: int) -> int:
+        return server.post("/v1/completions", {"prompt": f"{number}", "max_tokens": 2}).status_code
+
+    with ThreadPoolExecutor(60) as clients:
+        assert set(clients.map(ask, range(120))) == {200}
+    peak_bytes = server.get("/v1/models").json()["data"][0]["memory"]["peak_bytes"]
+    assert peak_bytes < 256 * MIB
+
+
+def test_pieces_of_an_earlier_prompt_are_not_reused_where_the_engine_would_end() -> None:
+    with served(*STREAMED, "-c", "256", "-ctk", "q8_0") as running:
+        refused = running.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "n_cache_reuse": 1})
+        assert refused.status_code == 400
+        assert "K cache (q8_0) cannot be shifted" in refused.json()["error"]["message"]
+        assert running.post("/v1/completions", {"prompt": "a", "n_cache_reuse": 0}).status_code == 200
 
 
 def test_props(server: Served) -> None:
@@ -298,7 +377,7 @@ def test_with_context_shift_an_answer_goes_on_past_a_full_context(shift: bool) -
 def test_a_text_that_the_tokenizer_has_no_room_for_is_refused_before_it_gets_there(server: Served) -> None:
     refused = server.post("/v1/completions", {"prompt": "a" * 2_000_000})
     assert refused.status_code == 413
-    assert "a text of 2000000 letters; this server has room" in refused.json()["error"]["message"]
+    assert "most of it for its text, and there is room for 10.0 MiB" in refused.json()["error"]["message"]
     too_long = server.post("/v1/completions", {"prompt": "a cat " * 10_000})
     assert too_long.status_code == 400
     assert "context" in too_long.json()["error"]["message"]

@@ -105,13 +105,14 @@ def test_ctrl_c_tells_open_streams_why() -> None:
         assert server.lines[-1].startswith("[Guanaco HerdCache] final: "), "the counters are not lost"
 
 
-def test_ctrl_c_while_loading() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_loading(number: signal.Signals) -> None:
     server = Served(*STREAMED)
     try:
         wait_until(lambda: children(server.process.pid), 20, "the worker started")
         worker = server.worker_pid
-        server.signal(signal.SIGINT)
-        assert server.wait(3) == 130
+        server.signal(number)
+        assert server.wait(3) == 128 + number
         assert not is_alive(worker)
     finally:
         server.close()

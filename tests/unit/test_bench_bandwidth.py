@@ -18,6 +18,8 @@ def row(way: str, decode_tps: float, nbytes: float = 0.0, hit_rate: float | None
         "bytes_per_token": nbytes,
         "hit_rate": hit_rate,
         "drive_bytes_per_s": 1e9,
+        "decode_n": 10,
+        "pilot_wasted_bytes": 0,
     }
 
 
@@ -26,6 +28,9 @@ def test_the_greater_of_compute_and_drive_is_the_bound() -> None:
     (line,) = bound_lines(rows)
     assert line["way"] == "slots"
     assert line["over_bound"] == pytest.approx(2.0)  # 200 ms; compute 100 ms, drive 100 ms
+    wasteful = {**row("slots", 5.0, 2e8), "pilot_wasted_bytes": 5e8}
+    (line,) = bound_lines([wasteful, row("compute", 10.0)])
+    assert line["bytes_per_token"] == pytest.approx(1.5e8), "5e8 in ten tokens were read for nothing"
     (slower,) = bound_lines([row("slots", 5.0, 2e8), row("compute", 10.0)])
     assert slower["over_bound"] == pytest.approx(1.0)  # the drive needs 200 ms
 

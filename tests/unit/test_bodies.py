@@ -116,12 +116,3 @@ def test_what_would_take_more_than_its_room_when_parsed_is_refused() -> None:
         RequestError, match=r"would take 129\.\d KiB of memory, and there is room for 97\.7 KiB"
     ):
         body.check_parsed()
-
-
-def test_a_text_with_no_room_for_its_tokens_is_refused() -> None:
-    body = Body(BodyRoom(88_000))
-    body.check_text(1_000)
-    with pytest.raises(
-        RequestError, match="a text of 1001 letters; this server has room to read 1000 at once"
-    ):
-        body.check_text(1_001)

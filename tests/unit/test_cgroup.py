@@ -136,9 +136,35 @@ def test_v2_takes_the_smallest_limit_and_reads_max_as_none(tmp_path: Path) -> No
     assert limiting.oom_kills == 1
 
 
+def test_v2_memory_high_is_a_limit(tmp_path: Path) -> None:
+    _v2(tmp_path, "/user.slice/run.scope")
+    scope = tmp_path / "sys/fs/cgroup/user.slice/run.scope"
+    (scope / "memory.max").write_text("max\n")
+    (scope / "memory.high").write_text(f"{2 * GIB}\n")
+    own = own_cgroup(tmp_path)
+    assert own is not None
+    assert own.limit_bytes == 2 * GIB
+    (scope / "memory.max").write_text(f"{GIB}\n")
+    assert own.limit_bytes == GIB
+
+
+def test_v2_the_nearest_parent_with_the_controller_governs(tmp_path: Path) -> None:
+    _v2(tmp_path, "/batch.slice/job/step")
+    slice_ = tmp_path / "sys/fs/cgroup/batch.slice"
+    for part in ("job", "job/step"):
+        (slice_ / part / "cgroup.controllers").write_text("pids\n")
+    (slice_ / "memory.max").write_text(f"{3 * GIB}\n")
+    (slice_ / "cpu.max").write_text("150000 100000\n")
+    own = own_cgroup(tmp_path)
+    assert own is not None
+    assert (own.path, own.limit_bytes) == (slice_, 3 * GIB)
+    assert cpu_quota(tmp_path) == 1.5
+
+
 def test_v2_directory_without_the_memory_controller_is_no_memory_cgroup(tmp_path: Path) -> None:
     _v2(tmp_path, "/a")
-    _write(tmp_path, {"sys/fs/cgroup/a/cgroup.controllers": "cpu\n"})
+    for part in ("", "a/"):
+        _write(tmp_path, {f"sys/fs/cgroup/{part}cgroup.controllers": "cpu\n"})
     assert own_cgroup(tmp_path) is None
 
 

@@ -75,7 +75,7 @@ def test_a_name_cannot_steer_the_terminal(tmp_path: Path) -> None:
     for key in ("block_count", "embedding_length", "context_length"):
         made.key(f"llama.{key}", 4, 1)
     text = _run(str(made.tensor("t", (8,)).write(tmp_path / "m.gguf")))
-    assert "\x1b" not in text and "?[2Jx (llama" in text
+    assert "\x1b" not in text and "model       [2Jx (llama" in text
 
 
 def test_errors_are_raised_for_main_to_print(tmp_path: Path) -> None:

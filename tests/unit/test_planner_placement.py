@@ -11,7 +11,7 @@ from guanaco.config import LoadConfig
 from guanaco.errors import BudgetError, UsageError
 from guanaco.model.map import ModelMap
 from guanaco.planner.budget import default_budget, refuse_hopeless_context
-from guanaco.planner.contexts import context_ladder, report_request, ubatch_ladder
+from guanaco.planner.contexts import LARGEST_DEFAULT_CTX, context_ladder, report_request, ubatch_ladder
 from guanaco.planner.load import resident_dense_bytes
 from guanaco.planner.placement import minimum_budget, plan
 from guanaco.planner.plan import Plan
@@ -332,6 +332,10 @@ def test_ladders() -> None:
     assert context_ladder(model, _config(None)) == (4096, 6144, 8192, 12288, 16384, 24576, 32768)
     assert context_ladder(replace(model, n_ctx_train=1000), _config(None)) == (1000,)
     assert context_ladder(model, _config(None, n_parallel=2))[0] == 8192
+    # Nobody asked for the two thousand million tokens that a header claims.
+    claimed = replace(model, n_ctx_train=2_000_000_000)
+    assert context_ladder(claimed, _config(None))[-1] == LARGEST_DEFAULT_CTX
+    assert context_ladder(claimed, _config(None, n_ctx=3_000_000)) == (3_000_000,)
     assert ubatch_ladder(model, _config(None, n_ubatch=100)) == (1, 2, 4, 8, 16, 32, 64, 100)
     assert ubatch_ladder(model, _config(None, n_ctx=64))[-1] == 64
 
@@ -350,7 +354,9 @@ def test_a_hopeless_context_is_refused_before_the_engine_is_asked() -> None:
         BudgetError, match=r"a context of 2000000000 tokens takes about .* shorter one \(-c\)"
     ):
         refuse_hopeless_context(model, MACHINE, _config(1 * GIB, n_ctx=2_000_000_000))
-    for settings in ({"n_ctx": None}, {"n_ctx": 0}, {"n_ctx": 8192}):
+    with pytest.raises(BudgetError, match="a context of 2000000000 tokens"):
+        refuse_hopeless_context(model, MACHINE, _config(1 * GIB, n_ctx=0))
+    for settings in ({"n_ctx": None}, {"n_ctx": 8192}):
         refuse_hopeless_context(model, MACHINE, _config(1 * GIB, **settings))
     # A small budget is refused by the plan, which knows the number that works.
     refuse_hopeless_context(model, MACHINE, _config(1, n_ctx=512))
@@ -364,3 +370,12 @@ def test_embeddings_are_never_computed_in_batches_that_the_engine_cannot_hold() 
         assert ubatch_ladder(_big_model(), config)[0] >= max(2, n_parallel)
     with pytest.raises(UsageError, match="ask for at least 16"):
         _plan(moe_model([_SLICES], n_expert=64, top_k=4), GIB, embeddings=True, n_parallel=4, max_experts=4)
+
+
+def test_memory_is_planned_for_the_most_threads_that_ever_run() -> None:
+    model = _big_model()
+    few, many = (_plan(model, 2 * GIB, n_ctx=4096, n_threads=4, n_threads_batch=n) for n in (None, 64))
+    assert (few.n_threads, many.n_threads) == (4, 4)
+    assert many.parts.engine_bytes - few.parts.engine_bytes >= 60 * 256 * KIB
+    request = report_request(model, MACHINE, _config(2 * GIB, n_threads=4, n_threads_batch=64))
+    assert request.n_threads == 64

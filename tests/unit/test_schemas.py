@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from guanaco.server import schemas
+from guanaco.server import grammars, schemas
 from guanaco.server.schemas import ChatRequest, CompletionRequest, EmbeddingRequest
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
-DEEP = "(" * (schemas.MOST_GRAMMAR_DEPTH + 1)
+DEEP = "(" * (grammars.MOST_DEPTH + 1)
 
 
 def check(schema: type[BaseModel], fields: dict[str, Any]) -> None:
@@ -25,7 +25,7 @@ def check(schema: type[BaseModel], fields: dict[str, Any]) -> None:
         ("repeat_last_n", schemas.MOST_LAST_TOKENS + 1),
         ("dry_penalty_last_n", schemas.MOST_LAST_TOKENS + 1),
         ("samplers", ["dry"] * (schemas.MOST_SAMPLERS + 1)),
-        ("grammar", "#" * (schemas.MOST_GRAMMAR_CHARS + 1)),
+        ("grammar", "#" * (grammars.MOST_CHARS + 1)),
         ("grammar", f"root ::= {DEEP}"),
     ],
 )
@@ -61,31 +61,22 @@ def test_a_request_holds_a_bounded_number_of_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "letters"),
+    ("content", "message"),
     [
-        (schemas.ChatRequest.model_validate({"messages": [{"role": "user", "content": "abc"}] * 3}), 9),
-        (
-            schemas.ChatRequest.model_validate(
-                {
-                    "messages": [
-                        {
-                            "role": "user",
-                            "content": [{"type": "text", "text": "abc"}],
-                            "tool_calls": [{"a": "xy"}],
-                        }
-                    ],
-                    "tools": [{"function": {"description": "long"}}],
-                }
-            ),
-            len("textabcxylong"),
-        ),
-        (schemas.CompletionRequest.model_validate({"prompt": "abcd"}), 4),
-        (schemas.CompletionRequest.model_validate({"prompt": ["ab", "abcd", [1, 2, 3]], "grammar": "x"}), 4),
-        (schemas.CompletionRequest.model_validate({"prompt": [1, 2, 3]}), 0),
-        (schemas.EmbeddingRequest.model_validate({"input": ["a", "abc"]}), 3),
-        (schemas.TokenizeRequest.model_validate({"content": "abcde"}), 5),
-        (schemas.DetokenizeRequest.model_validate({"tokens": [1]}), 0),
+        ([{"type": "image_url", "image_url": {"url": "data:"}}], "leave out the part of type 'image_url'"),
+        ([{"type": "input_audio"}], "served for text only"),
+        ([{"type": "text", "text": 5}], "needs its text as a string"),
+        ([{"type": "text"}], "needs its text as a string"),
     ],
 )
-def test_the_letters_that_become_tokens_are_counted(request_: BaseModel, letters: int) -> None:
-    assert schemas.text_letters(request_) == letters
+def test_parts_of_a_message_are_texts(content: list[Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        check(ChatRequest, {"messages": [{"role": "user", "content": content}]})
+    check(ChatRequest, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]})
+
+
+def test_tools_are_a_list_of_objects() -> None:
+    check(ChatRequest, {**CHAT, "tools": [{"type": "function"}]})
+    for tools in (5, [5], "x"):
+        with pytest.raises(ValidationError):
+            check(ChatRequest, {**CHAT, "tools": tools})

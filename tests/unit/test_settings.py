@@ -147,7 +147,7 @@ def speculation(w: World) -> list[int]:
 
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 - refused without a key
-NOT_A_COUNT = ("many", "1.5", "")
+NOT_A_COUNT = ("5_12", "many", "1.5", "")
 STREAM = ("--load-mode", "streaming")
 
 CASES = {
@@ -375,6 +375,7 @@ def test_the_refused_names_are_the_announced_ones() -> None:
     names = {name for row in LATER for name in (*row.flags, *row.variables)}
     assert names == {
         "-hf", "-hfr", "--hf-repo", "LLAMA_ARG_HF_REPO", "-md", "--model-draft", "LLAMA_ARG_MODEL_DRAFT",
+        "--slot-save-path", "LLAMA_ARG_SLOT_SAVE_PATH",
     }  # fmt: skip
 
 

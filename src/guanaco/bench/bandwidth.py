@@ -93,6 +93,8 @@ def _at_depth(model: ModelMap, depth: int, seconds: float, seed: int) -> float:
 def bound_lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Per budget and streamed way: token time over max(compute alone, bytes per token / bandwidth).
 
+    Bytes of wrong guesses do not count.
+
     Medians of the runs; ``compute`` rows are the runs with all experts in slots.
     """
     lines = []
@@ -104,7 +106,10 @@ def bound_lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 continue
             mine = [row for row in here if row["way"] == way]
             token_s = 1 / median(row["decode_tps"] for row in mine)
-            nbytes = median(row["bytes_per_token"] for row in mine)
+            # What was read for nothing is ours to answer for, not the drive's.
+            nbytes = median(
+                row["bytes_per_token"] - row["pilot_wasted_bytes"] / row["decode_n"] for row in mine
+            )
             drive = median(row["drive_bytes_per_s"] for row in mine)
             drive_s = nbytes / drive
             over = token_s / max(compute_s, drive_s)

@@ -33,7 +33,7 @@ from guanaco.planner.placement import plan as make_plan
 from guanaco.planner.plan import Plan
 from guanaco.planner.slots import expert_classes, group_classes
 
-PILOT_FIGURES = ("slices", "guessed", "right", "selected", "useful", "wasted")
+PILOT_FIGURES = ("slices", "guessed", "right", "selected", "useful", "wasted", "wasted_bytes")
 # Ends with the process that started it, however that ends.
 _BUSY_LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_000))"
 _FIRST_PLAIN_TOKEN = 1000  # past the special tokens of any vocabulary used here

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
@@ -26,6 +28,7 @@ from guanaco.engine.spin import spin_count
 from guanaco.errors import EngineError, UsageError, WorkerDiedError
 
 _GROUPS = ("model", "load")
+_PR_SET_PDEATHSIG = 1
 # They load copies of the weights, which no expert store can stand in for.
 _REFUSED_WORDS = {
     "--no-mmap": "weights must stay mapped",
@@ -109,6 +112,7 @@ def _run(command: tuple[str, ...], loadable: Loadable) -> _Ended:
             policy=loadable.config.policy,
             pilot=loadable.config.pilot,
             pilot_mass=loadable.config.pilot_mass,
+            batch_threads=loadable.config.n_threads_batch,
         )
         with files.writing():
             files.plan.write_text(text)
@@ -116,28 +120,50 @@ def _run(command: tuple[str, ...], loadable: Loadable) -> _Ended:
         environment = worker_environment(
             os.environ, library=library, plan_file=files.plan, verbose=True, spin_count=spin_count()
         )
+        signals = _Signals()
         try:
-            process = subprocess.Popen(command, env=environment)
+            process = subprocess.Popen(command, env=environment, preexec_fn=_end_with(os.getpid()))
         except OSError as problem:
             raise UsageError(f"{command[0]} cannot be started: {problem.strerror}") from None
-        signals = _forward_signals(process)
+        signals.forward_to(process)
         with ActivityReporter(stats_file.read, lambda stats: log_cache(stats, loadable)):
             code = process.wait()
-        return _Ended(code, frozenset(signals), stats_file.read())
+        return _Ended(code, frozenset(signals.received), stats_file.read())
     finally:
         files.remove()
 
 
-def _forward_signals(process: subprocess.Popen[bytes]) -> set[int]:
-    """The program decides what a signal means; we end when it does. The result fills with what came."""
-    received: set[int] = set()
+class _Signals:
+    """The program decides what a signal means; we end when it does."""
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        received.add(number)
-        # Ctrl-C reached the whole foreground group already.
-        if number != signal.SIGINT or not sys.stdin.isatty():
-            process.send_signal(number)
+    def __init__(self) -> None:
+        self.received: set[int] = set()
+        self._early: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, forward)
-    return received
+    def forward_to(self, process: subprocess.Popen[bytes]) -> None:
+        """What came before is sent now."""
+        self._process = process
+        while self._early:
+            process.send_signal(self._early.pop())
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.received.add(number)
+        if self._process is None:
+            self._early.append(number)
+        elif number != signal.SIGINT or not sys.stdin.isatty():
+            self._process.send_signal(number)  # Ctrl-C reached the whole foreground group already
+
+
+def _end_with(parent_pid: int) -> Callable[[], None]:
+    """Run in the child: the kernel ends it when we end, however that is."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent_pid:
+            os._exit(1)
+
+    return ask

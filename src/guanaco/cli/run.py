@@ -95,6 +95,7 @@ def _converse(session: Session, read: Callable[[str], str] = input) -> None:
             continue
         asked = [*messages, {"role": "user", "content": line}]
         try:
+            check_text(line)
             answer = session.ask_streaming(Question(tuple(asked)), write_out, write_reasoning)
         except UsageError as problem:
             log.logger.error("guanaco: error: %s", problem.message)

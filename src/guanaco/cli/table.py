@@ -149,6 +149,8 @@ SETTINGS: tuple[Setting, ...] = (
     # Known, but not yet.
     _later("-hf -hfr --hf-repo", "LLAMA_ARG_HF_REPO",
            "download the model yourself and name its .gguf file"),
+    _later("--slot-save-path", "LLAMA_ARG_SLOT_SAVE_PATH",
+           "a damaged file of saved slots ends the engine; leave it out"),
     _later("-md --model-draft", "LLAMA_ARG_MODEL_DRAFT", "speculative decoding; leave the draft model out"),
 )  # fmt: skip
 

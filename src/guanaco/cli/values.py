@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from guanaco.units import MIB, parse_size
 
 Parser = Callable[[str], object]
+_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")
 _TRUE = ("1", "on", "true", "yes", "enabled")
 _FALSE = ("0", "off", "false", "no", "disabled")
 ALL_LAYERS = 999
@@ -45,10 +47,9 @@ def pilot(word: str) -> str:
 
 
 def integer(word: str) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        raise ValueError(f"{word!r} is not a whole number") from None
+    if not _WHOLE.fullmatch(word):
+        raise ValueError(f"{word!r} is not a whole number")
+    return int(word)
 
 
 def auto_count(word: str) -> int | None:
@@ -59,7 +60,7 @@ def auto_count(word: str) -> int | None:
 
 def number(word: str) -> float:
     try:
-        return float(word)
+        return float(word.replace("_", "no number"))  # Python would read 1_0 as ten
     except ValueError:
         raise ValueError(f"{word!r} is not a number") from None
 

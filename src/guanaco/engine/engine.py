@@ -247,6 +247,7 @@ class Engine:
             policy=self.spec.config.policy,
             pilot=self.spec.config.pilot,
             pilot_mass=self.spec.config.pilot_mass,
+            batch_threads=self.spec.config.n_threads_batch,
             **self.spec.native_extra,
         )
         with self._files.writing():

@@ -122,9 +122,9 @@ def _keep(path: Path | None, report: EngineReport) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            file.write(report_to_json(report))
-        temporary = Path(file.name)
+            temporary = Path(file.name)
         try:
+            temporary.write_text(report_to_json(report))
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -104,7 +104,7 @@ def library_path() -> Path:
     path = Path(override).absolute() if override else Path(__file__).resolve().parent.parent / "libguanaco.so"
     if not path.is_file():
         raise EngineError(
-            f"the native library {path} is missing; install guanaco-llm again, or load with --load-mode mmap"
+            f"the native library {path} is missing; {_again(override)}, or load with --load-mode mmap"
         )
     try:
         library = ctypes.CDLL(str(path))
@@ -113,15 +113,19 @@ def library_path() -> Path:
         stats_bytes = int(library.guanaco_stats_bytes())
     except (OSError, AttributeError) as problem:
         raise EngineError(
-            f"the native library {path} cannot be loaded ({problem}); install guanaco-llm again, "
+            f"the native library {path} cannot be loaded ({problem}); {_again(override)}, "
             "or load with --load-mode mmap"
         ) from None
     if version != ABI_VERSION or stats_bytes != STATS_BYTES:
         raise EngineError(
             f"the native library {path} has ABI {version} and this guanaco needs ABI {ABI_VERSION}; "
-            "install guanaco-llm again"
+            f"{_again(override)}"
         )
     return path
+
+
+def _again(override: str | None) -> str:
+    return f"unset {LIBRARY_VARIABLE}" if override else "install guanaco-llm again"
 
 
 def plan_environment(plan_file: Path) -> dict[str, str]:
@@ -151,6 +155,7 @@ def plan_text(
     pilot: str = "off",
     pilot_mass: float = 0.9,
     overlap: bool = True,
+    batch_threads: int | None = None,
 ) -> str:
     """The plan file's text. ``manage=False`` writes one that only replays routing.
 
@@ -164,6 +169,7 @@ def plan_text(
         f"pilot_mass {pilot_mass:g}",
         f"overlap {int(overlap)}",
         f"threads {plan.n_threads}",
+        f"batch_threads {batch_threads or plan.n_threads}",
         f"staging_bytes {plan.parts.staging_bytes}",
         f"testing {int(testing)}",
         f"manage {int(manage)}",
@@ -180,7 +186,9 @@ def plan_text(
     for file in model.files:
         if "\n" in str(file.path):
             raise EngineError(f"the model path {str(file.path)!r} holds a line break; rename the file")
-        lines.append(f"file {file.device} {file.inode} {file.size_bytes} {file.mtime_ns} {file.path}")
+        lines.append(
+            f"file {file.device} {file.inode} {file.size_bytes} {file.mtime_ns} {file.path.absolute()}"
+        )
     # A peer's plan still names the groups, so that the replay finds the expert products.
     if manage:
         lines += [

@@ -60,9 +60,9 @@ def save_profile(cache_dir: Path | None, model: ModelMap, profile: Profile) -> N
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            file.write(text)
-        temporary = Path(file.name)
+            temporary = Path(file.name)
         try:
+            temporary.write_text(text)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

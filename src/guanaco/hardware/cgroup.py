@@ -24,8 +24,13 @@ class Cgroup:
 
     @property
     def limit_bytes(self) -> int | None:
-        """This directory's own limit; None when unlimited or unreadable."""
-        return _limit(self.path / ("memory.max" if self.version == 2 else "memory.limit_in_bytes"))
+        """This directory's own limit; None when unlimited or unreadable.
+
+        Above version 2's ``memory.high`` the kernel slows everybody down until nothing moves.
+        """
+        names = ("memory.max", "memory.high") if self.version == 2 else ("memory.limit_in_bytes",)
+        limits = [_limit(self.path / name) for name in names]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def usage_bytes(self) -> int | None:
@@ -67,15 +72,21 @@ class Cgroup:
 
 
 def own_cgroup(root: Path = Path("/"), controller: str = "memory") -> Cgroup | None:
-    """The cgroup of this process that ``controller`` governs, or None where there is none."""
+    """The cgroup that governs ``controller`` for this process, or None where there is none.
+
+    In version 2 that is the nearest parent that has the controller.
+    """
     members = _memberships(root)
     for version, name in ((1, members.get(controller)), (2, members.get(""))):
         if name is None:
             continue
         for mount_root, top in _mounts(root, version, controller):
             path = _below(name, mount_root, top)
-            if path.is_dir() and (version == 1 or _governs(path, controller)):
-                return Cgroup(version, path, top)
+            if not path.is_dir():
+                continue
+            for cgroup in Cgroup(version, path, top).ancestry():
+                if version == 1 or _governs(cgroup.path, controller):
+                    return cgroup
     return None
 
 

@@ -122,7 +122,7 @@ def build_model_map(gguf: GgufModel) -> ModelMap:
     notes += _size_notes(dense, experts.groups, layers)
     return ModelMap(
         gguf=gguf,
-        name=meta.get_str("general.name", meta.path.stem),
+        name=_shown_name(meta.get_str("general.name", "")) or meta.path.stem,
         arch=meta.arch,
         n_layer=layers.n_layer,
         n_embd=_positive(meta, "embedding_length"),
@@ -166,6 +166,15 @@ def _layers(meta: Meta) -> Layers:
         raise model_error(meta.path, meta.full_key("nextn_predict_layers"), problem, CONVERT_AGAIN, n_mtp)
     # a file of prediction layers alone is run as what it is
     return Layers(n_layer, n_layer - n_mtp if n_mtp < n_layer else n_layer)
+
+
+_MOST_NAME_CHARS = 200
+
+
+def _shown_name(name: str) -> str:
+    """It is shown on terminals and in logs, and anybody may have written it."""
+    clean = "".join(letter if letter.isprintable() else " " for letter in name[:_MOST_NAME_CHARS])
+    return " ".join(clean.split())
 
 
 def _positive(meta: Meta, key: str, most: int = (1 << 32) - 1) -> int:

@@ -82,7 +82,7 @@ def refuse_hopeless_context(model: ModelMap, hardware: Hardware, config: LoadCon
 
     Refuses only what is hopeless by far, because these sizes are not the engine's own. Raises BudgetError.
     """
-    if not config.n_ctx or config.load_mode == "mmap":
+    if config.n_ctx is None or config.load_mode == "mmap":
         return
     budget_bytes = budget_for(config, hardware)
     (n_ctx,) = context_ladder(model, config)

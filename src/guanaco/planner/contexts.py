@@ -17,10 +17,17 @@ from guanaco.planner.report import ContextBytes, EngineReport, ReportRequest
 
 # llama.cpp's own fitting does not go below this either; a smaller context is the user's choice.
 SMALLEST_DEFAULT_CTX = 4096
+# Sizing a context takes the engine memory for every token of it: longer ones are for who asks.
+LARGEST_DEFAULT_CTX = 1 << 20
 
 
 def n_threads_for(config: LoadConfig, hardware: Hardware) -> int:
     return config.n_threads or hardware.n_physical_cores
+
+
+def most_threads_for(config: LoadConfig, hardware: Hardware) -> int:
+    """Of tokens and prompts: what memory is planned for."""
+    return max(n_threads_for(config, hardware), config.n_threads_batch or 1)
 
 
 def context_ladder(model: ModelMap, config: LoadConfig) -> tuple[int, ...]:
@@ -31,12 +38,13 @@ def context_ladder(model: ModelMap, config: LoadConfig) -> tuple[int, ...]:
     most = model.n_ctx_train * config.n_parallel
     if config.n_ctx is not None:
         return (min(config.n_ctx or most, most),)
-    sizes = {min(SMALLEST_DEFAULT_CTX, model.n_ctx_train), model.n_ctx_train}
+    longest = min(model.n_ctx_train, LARGEST_DEFAULT_CTX)
+    sizes = {min(SMALLEST_DEFAULT_CTX, longest), longest}
     size = SMALLEST_DEFAULT_CTX
-    while size < model.n_ctx_train:
+    while size < longest:
         sizes |= {size, size * 3 // 2}
         size *= 2
-    return tuple(sorted(size * config.n_parallel for size in sizes if size <= model.n_ctx_train))
+    return tuple(sorted(size * config.n_parallel for size in sizes if size <= longest))
 
 
 def ubatch_ladder(model: ModelMap, config: LoadConfig) -> tuple[int, ...]:
@@ -57,7 +65,7 @@ def report_request(model: ModelMap, hardware: Hardware, config: LoadConfig) -> R
         contexts=(*((size, batches[-1]) for size in contexts), *((contexts[0], n) for n in batches[:-1])),
         n_batch=config.n_batch,
         n_parallel=config.n_parallel,
-        n_threads=n_threads_for(config, hardware),
+        n_threads=most_threads_for(config, hardware),
         cache_type_k=config.cache_type_k,
         cache_type_v=config.cache_type_v,
         flash_attn=config.flash_attn,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from guanaco.config import LoadConfig
 from guanaco.hardware.facts import Hardware
 from guanaco.model.map import ModelMap
-from guanaco.planner.contexts import ContextCosts, context_costs, n_threads_for
+from guanaco.planner.contexts import ContextCosts, context_costs, most_threads_for, n_threads_for
 from guanaco.planner.memory import REPACKABLE_TYPES
 from guanaco.planner.overheads import engine_bytes, headroom_bytes
 from guanaco.planner.report import EngineReport
@@ -33,6 +33,7 @@ class Load:
     costs: ContextCosts
     classes: tuple[ExpertClass, ...]
     n_threads: int
+    most_threads: int  # of tokens and prompts
     repack_types: frozenset[str]
     is_reported: bool  # sizes of contexts are the engine's own
 
@@ -44,6 +45,7 @@ class Load:
             costs=context_costs(model, config, report),
             classes=expert_classes(model),
             n_threads=n_threads_for(config, hardware),
+            most_threads=most_threads_for(config, hardware),
             repack_types=REPACKABLE_TYPES if report is None else frozenset(report.repack_types),
             is_reported=report is not None,
         )
@@ -64,7 +66,7 @@ class Load:
 
     @property
     def engine_bytes(self) -> int:
-        return engine_bytes(self.model, self.n_threads, self.config.n_parallel)
+        return engine_bytes(self.model, self.most_threads, self.config.n_parallel)
 
     @property
     def asked_cache_bytes(self) -> int:

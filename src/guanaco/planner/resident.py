@@ -116,4 +116,4 @@ def _copy_bytes(load: Load, has_copies: bool) -> int:
 
 def _work_bytes(load: Load, n_ubatch: int) -> int:
     products = tuple((group.n_expert, group.top_k) for group in load.model.groups)
-    return work_bytes(load.model, n_ubatch, load.n_threads, products)
+    return work_bytes(load.model, n_ubatch, load.most_threads, products)

@@ -92,7 +92,7 @@ def _work_bytes(load: Load, n_ubatch: int, slots: tuple[int, ...]) -> int:
         (count, max(group.top_k for groups in item.layers for group in groups))
         for item, count in zip(load.classes, slots, strict=True)
     )
-    engine = work_bytes(load.model, n_ubatch, load.n_threads, products)
+    engine = work_bytes(load.model, n_ubatch, load.most_threads, products)
     return engine + _overlap_bytes(load, n_ubatch, products)
 
 
@@ -100,8 +100,8 @@ def _overlap_bytes(load: Load, n_ubatch: int, products: tuple[tuple[int, int], .
     """Of products that the library computes itself while experts are read: a work buffer, rows in and out."""
     # One expert may be every token's.
     rows = min(max(OVERLAP_ROWS, n_ubatch), n_ubatch * max(n_used for _, n_used in products))
-    of_token = work_bytes(load.model, 1, load.n_threads, products)
-    of_rows = work_bytes(load.model, rows, load.n_threads, tuple((count, 1) for count, _ in products))
+    of_token = work_bytes(load.model, 1, load.most_threads, products)
+    of_rows = work_bytes(load.model, rows, load.most_threads, tuple((count, 1) for count, _ in products))
     return max(of_token, of_rows) + rows_bytes(load.model, rows)
 
 

@@ -40,8 +40,9 @@ async def _authorised(request: Request) -> None:
     given = request.headers.get("authorization", "")
     scheme, _, token = given.partition(" ")
     word = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    # Headers arrive as Latin-1, whatever the client wrote.
     # Every key is compared, each in constant time: nothing is learnt from how long it takes.
-    if not sum(hmac.compare_digest(word.encode(), key) for key in keys):
+    if not sum(hmac.compare_digest(word.encode("latin-1"), key) for key in keys):
         raise RequestError(401, "the API key is missing or wrong; send 'Authorization: Bearer KEY'")
 
 

@@ -18,8 +18,6 @@ MAX_BODY_BYTES = 32 * MIB
 MAX_TOTAL_BYTES = 64 * MIB
 # What parsing adds, here and in the engine: for a number or short text, a key, a list or object.
 _VALUE_BYTES, _KEY_BYTES, _NEST_BYTES = 64, 128, 400
-# What the engine's tokenizer takes for each letter of a text: 85 were measured.
-_LETTER_BYTES = 88
 # Letters that make every letter of a Python string take four bytes, or two.
 _WIDEST = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]")
 _WIDE = re.compile(rb"[\xc4-\xf4]|\\u")
@@ -85,14 +83,6 @@ class Body:
                 413,
                 f"reading this request would take {format_bytes(takes_bytes)} of memory, and there is room "
                 f"for {format_bytes(self._room.total_bytes)}; send fewer or shorter values",
-            )
-
-    def check_text(self, n_letters: int) -> None:
-        """Raises RequestError when there is no room for the engine to turn so long a text into tokens."""
-        most_letters = self._room.total_bytes // _LETTER_BYTES
-        if n_letters > most_letters:
-            raise RequestError(
-                413, f"a text of {n_letters} letters; this server has room to read {most_letters} at once"
             )
 
     def _check_length(self, nbytes: int) -> None:

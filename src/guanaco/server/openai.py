@@ -5,7 +5,6 @@ Owns reading and checking requests. Leaves answering to the worker through ``rel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
 from guanaco.server.bodies import Body
+from guanaco.server.costs import Cost, cost_of
 from guanaco.server.problems import RequestError
 from guanaco.server.relay import RelayResponse
 from guanaco.server.rows import model_row
@@ -23,7 +23,6 @@ from guanaco.server.schemas import (
     DetokenizeRequest,
     EmbeddingRequest,
     TokenizeRequest,
-    text_letters,
 )
 from guanaco.server.state import Serving
 
@@ -35,45 +34,78 @@ def serving_of(request: Request) -> Serving:
 
 
 Shared = Annotated[Serving, Depends(serving_of)]
+# Fields that may hold tokens as numbers.
+_TOKEN_FIELDS = ("prompt", "input", "content", "tokens")
+# How pydantic names the ways to read a field that may be a text or a list.
+_READINGS = (
+    "str",
+    "list[any]",
+    "function-after[_few(), list[any]]",
+    "function-after[_texts_only(), list[dict[str,any]]]",
+)
 public = APIRouter()
 private = APIRouter()
 
 
-async def checked_body(request: Request, serving: Serving, schema: type[BaseModel]) -> Body:
-    """The body as it came, once it fits ``schema``; whoever gets it releases it. Raises RequestError."""
+async def checked_body(request: Request, serving: Serving, schema: type[BaseModel]) -> tuple[Body, Cost]:
+    """The body as it came, once it fits ``schema``, and what the engine takes for it.
+
+    Whoever gets the body releases it. Raises RequestError.
+    """
     body = Body(serving.bodies)
     try:
         announced = request.headers.get("content-length", "")
         await body.read(int(announced) if announced.isdecimal() else 0, request.stream())
         body.check_parsed()
         checked = _checked(body.content, schema)
-        if isinstance(checked, DetokenizeRequest):
-            check_tokens(checked.tokens, serving.engine.spec.model_map.n_vocab)
-        body.check_text(text_letters(checked))
+        _check_for_model(checked, serving)
+        cost = cost_of(checked, serving.sizes)
+        serving.reading.check(cost)
     except BaseException:
         body.release()
         raise
-    return body
+    return body, cost
 
 
 def _checked(content: bytes, schema: type[BaseModel]) -> BaseModel:
     try:
         return schema.model_validate_json(content)
     except ValidationError as problem:
-        first = problem.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise RequestError(400, f"{where or 'body'}: {first['msg']}", where or None) from None
+        errors = problem.errors(include_url=False, include_context=False)
+        # Of a field that may be a text or a list, what is wrong with the one it is.
+        same = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
+        worst = next((error for error in same if error["type"] == "value_error"), errors[0])
+        inside = [part for part in worst["loc"] if part not in _READINGS]
+        where = ".".join(str(part) for part in inside)
+        message = worst["msg"].removeprefix("Value error, ")
+        raise RequestError(400, f"{where or 'body'}: {message}", where or None) from None
 
 
-def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
-    """The engine fails inside on a token that its vocabulary lacks. Raises RequestError."""
-    for index, token in enumerate(tokens):
-        if not 0 <= token < n_vocab:
-            raise RequestError(
-                400,
-                f"tokens.{index}: {token} is no token of this model; they go from 0 to {n_vocab - 1}",
-                "tokens",
-            )
+def _check_for_model(checked: BaseModel, serving: Serving) -> None:
+    """What the engine would fail at, or take for something else, with this model. Raises RequestError."""
+    for field in _TOKEN_FIELDS:
+        check_tokens(getattr(checked, field, None), serving.sizes.n_vocab, field)
+    reuse, config = getattr(checked, "n_cache_reuse", None), serving.engine.spec.config
+    if reuse and not config.can_shift:
+        raise RequestError(
+            400,
+            f"n_cache_reuse: this server's K cache ({config.cache_type_k}) cannot be shifted by the engine; "
+            "leave it out, or start the server with -ctk f16",
+            "n_cache_reuse",
+        )
+
+
+def check_tokens(part: object, n_vocab: int, field: str) -> None:
+    """Numbers in ``part`` are tokens; the engine would cut larger ones to 32 bits. Raises RequestError."""
+    if isinstance(part, list):
+        for index, item in enumerate(part):
+            check_tokens(item, n_vocab, f"{field}.{index}")
+    elif isinstance(part, int) and not 0 <= part < n_vocab:
+        raise RequestError(
+            400,
+            f"{field}: {part} is no token of this model; they go from 0 to {n_vocab - 1}",
+            field.partition(".")[0],
+        )
 
 
 def _documented(schema: type[BaseModel]) -> dict[str, Any]:
@@ -83,7 +115,8 @@ def _documented(schema: type[BaseModel]) -> dict[str, Any]:
 
 def _add_relay(path: str, schema: type[BaseModel], summary: str) -> None:
     async def relay(request: Request, serving: Shared) -> Response:
-        return RelayResponse(serving, path, await checked_body(request, serving, schema))
+        body, cost = await checked_body(request, serving, schema)
+        return RelayResponse(serving, path, body, cost)
 
     private.add_api_route(
         path, relay, methods=["POST"], summary=summary, openapi_extra=_documented(schema), response_model=None
@@ -100,7 +133,7 @@ _add_relay("/detokenize", DetokenizeRequest, "Tokens to text")
 @private.get("/props", response_model=None)
 async def props(serving: Shared) -> Response:
     """The engine's own properties, as llama-server gives them."""
-    return RelayResponse(serving, "/props", None)
+    return RelayResponse(serving, "/props")
 
 
 @private.get("/v1/models")

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from guanaco.engine.client import Explain
 from guanaco.errors import EngineError, GuanacoError
 from guanaco.server.bodies import Body
+from guanaco.server.costs import Cost
 from guanaco.server.problems import RequestError, error_body, error_event, problem_body
 from guanaco.server.state import Serving
 
@@ -28,10 +29,16 @@ _ERROR_START = b'data: {"error"'
 
 
 class RelayResponse(Response):
-    """Asks the worker ``path`` with ``body`` when it is sent, and releases the body afterwards."""
+    """Asks the worker ``path`` with ``body`` when it is sent, and releases the body afterwards.
 
-    def __init__(self, serving: Serving, path: str, body: Body | None) -> None:
+    It waits first until the engine has room for what the request costs.
+    """
+
+    def __init__(
+        self, serving: Serving, path: str, body: Body | None = None, cost: Cost | None = None
+    ) -> None:
         super().__init__()
+        self._cost = cost or Cost(open=0)
         self._serving = serving
         self._path = path
         self._request_body = body
@@ -67,9 +74,13 @@ class RelayResponse(Response):
             method = "GET" if self._request_body is None else "POST"
             headers = {"Content-Type": "application/json"}
             content = None if self._request_body is None else self._request_body.content
-            async with upstream.stream(method, self._path, content=content, headers=headers) as source:
+            async with (
+                self._serving.reading.turn(self._cost.total_bytes) as turn,
+                upstream.stream(method, self._path, content=content, headers=headers) as source,
+            ):
                 kind = source.headers.get("content-type", "application/json")
                 if kind.startswith(_EVENT_STREAM):
+                    turn.keep(self._cost.answering_bytes)
                     await answer.begin(source.status_code, kind)
                     await answer.pass_on(explained_events(source.aiter_raw(), explain))
                 else:

@@ -40,6 +40,7 @@ def _streaming(stats: NativeStats | None) -> dict[str, Any] | None:
         "arena_bytes": stats.arena_bytes,
         "slots": stats.slots,
         "hit_rate": stats.hits / stats.accesses if stats.accesses else None,
+        "resident_rate": (stats.hits - stats.pilot_useful) / stats.accesses if stats.accesses else None,
         "bytes_read": stats.bytes_read,
         "bytes_per_token": stats.bytes_read / stats.tokens if stats.tokens else None,
         "unmanaged": stats.unmanaged,

@@ -7,27 +7,33 @@ one request must not break the memory contract, nor end the server for everybody
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from guanaco.server import grammars
+
 MOST_LAST_TOKENS = 1 << 18  # the engine keeps that many in a ring, used or not
 MOST_SAMPLERS = 64  # each with rings of its own
 MOST_INPUTS = 2048  # texts of one request, as at OpenAI
-MOST_GRAMMAR_CHARS = 1 << 16
-MOST_GRAMMAR_DEPTH = 128  # the engine's parser recurses
-_GRAMMAR_LITERAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
+_OTHER_MEDIA = ("image_url", "input_image", "input_audio", "input_video", "file")
 
 
 def _shallow(grammar: str) -> str:
-    depth = deepest = 0
-    for letter in _GRAMMAR_LITERAL.sub("", grammar):
-        depth += (letter == "(") - (letter == ")")
-        deepest = max(deepest, depth)
-    if deepest > MOST_GRAMMAR_DEPTH:
-        raise ValueError(f"a grammar may nest {MOST_GRAMMAR_DEPTH} parentheses, not {deepest}")
+    deepest = grammars.too_deep(grammar)
+    if deepest is not None:
+        raise ValueError(f"a grammar may nest {grammars.MOST_DEPTH} parentheses, not {deepest}")
     return grammar
+
+
+def _texts_only(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for part in parts:
+        kind = part.get("type")
+        if kind in _OTHER_MEDIA:
+            raise ValueError(f"the model is served for text only; leave out the part of type {kind!r}")
+        if kind == "text" and not isinstance(part.get("text"), str):
+            raise ValueError("a part of type 'text' needs its text as a string")
+    return parts
 
 
 def _few(items: list[Any]) -> list[Any]:
@@ -38,7 +44,8 @@ def _few(items: list[Any]) -> list[Any]:
 
 
 LastTokens = Annotated[int, Field(le=MOST_LAST_TOKENS)]
-Grammar = Annotated[str, Field(max_length=MOST_GRAMMAR_CHARS), AfterValidator(_shallow)]
+Grammar = Annotated[str, Field(max_length=grammars.MOST_CHARS), AfterValidator(_shallow)]
+Parts = Annotated[list[dict[str, Any]], AfterValidator(_texts_only)]
 Inputs = Annotated[list[Any], AfterValidator(_few)]
 
 
@@ -48,7 +55,7 @@ class _Open(BaseModel):
     model: str | None = Field(None, description="Any name is accepted: one model is served.")
 
 
-class _Generation(_Open):
+class Generation(_Open):
     stream: bool | None = None
     max_tokens: int | None = None
     temperature: float | None = Field(None, ge=0, allow_inf_nan=False)
@@ -59,20 +66,22 @@ class _Generation(_Open):
     dry_penalty_last_n: LastTokens | None = None
     samplers: Annotated[list[Any], Field(max_length=MOST_SAMPLERS)] | str | None = None
     grammar: Grammar | None = None
+    n_cache_reuse: int | None = None
+    tools: list[dict[str, Any]] | None = None
 
 
 class Message(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Parts | None = None
 
 
-class ChatRequest(_Generation):
+class ChatRequest(Generation):
     messages: list[Message] = Field(min_length=1)
 
 
-class CompletionRequest(_Generation):
+class CompletionRequest(Generation):
     prompt: str | Inputs
 
 
@@ -90,28 +99,3 @@ class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     tokens: list[int]
-
-
-def text_letters(request: BaseModel) -> int:
-    """Letters that the engine turns into tokens at once: a conversation with its tools, a list's longest."""
-    more = _letters(request.model_extra)
-    if isinstance(request, ChatRequest):
-        return more + sum(_letters(part) for m in request.messages for part in (m.content, m.model_extra))
-    if isinstance(request, CompletionRequest):
-        return more + _longest(request.prompt)
-    if isinstance(request, EmbeddingRequest):
-        return _longest(request.input)
-    return _longest(request.content) if isinstance(request, TokenizeRequest) else 0
-
-
-def _longest(texts: object) -> int:
-    return max(map(_letters, texts), default=0) if isinstance(texts, list) else _letters(texts)
-
-
-def _letters(part: object) -> int:
-    """Of a text, or of all texts in a list or object."""
-    if isinstance(part, str):
-        return len(part)
-    if isinstance(part, dict):
-        return sum(map(_letters, part.values()))
-    return sum(map(_letters, part)) if isinstance(part, list) else 0

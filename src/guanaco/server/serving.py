@@ -7,18 +7,21 @@ their connections close; nothing is left running, and it takes well under three 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 
 from guanaco.config import ServeConfig
 from guanaco.engine.engine import Engine, EngineSpec, LoadProgress
-from guanaco.errors import AddressError, GuanacoError, WorkerDiedError
+from guanaco.errors import AddressError, EngineError, GuanacoError, WorkerDiedError
 from guanaco.server.app import create_app
 from guanaco.server.bodies import BodyRoom
+from guanaco.server.reading import ReadingRoom
 from guanaco.server.state import Serving
 
 _GRACE_S = 1
@@ -60,7 +63,8 @@ class ModelServer:
         on_ready: Callable[[Engine], None],
     ) -> None:
         self.engine = Engine(spec, on_death=self._on_death)
-        self._serving = Serving(self.engine, BodyRoom.of(spec.plan))
+        bodies = BodyRoom.of(spec.plan)
+        self._serving = Serving(self.engine, bodies, ReadingRoom.of(spec.plan, bodies))
         self._listener = listener
         self._on_progress = on_progress
         self._on_ready = on_ready
@@ -85,14 +89,15 @@ class ModelServer:
 
     def run(self) -> None:
         """Blocks; main thread only. Raises why it ended, if nobody asked for it."""
-        with self.engine:
+        with self.engine, _hang_up() as hang_up:
             self.engine.start()
-            asyncio.run(self._run())
+            asyncio.run(self._run(hang_up))
         if self._failure is not None:
             raise self._failure
 
-    async def _run(self) -> None:
+    async def _run(self, hang_up: _HangUp) -> None:
         self._loop = asyncio.get_running_loop()
+        hang_up.tell(self._loop, self._http.end)
         loading = asyncio.create_task(self._load())
         await self._http.serve(sockets=[self._listener])
         await loading
@@ -103,6 +108,8 @@ class ModelServer:
         except GuanacoError as problem:
             if not self._http.should_exit:
                 self._end(problem)
+        except Exception as problem:  # noqa: BLE001 - else the server would say "loading" for ever
+            self._end(EngineError(f"the load ended with an unexpected {problem!r}; please report it"))
         else:
             self._on_ready(self.engine)
 
@@ -123,12 +130,41 @@ class ModelServer:
         await self._serving.aclose()
 
 
+class _HangUp:
+    """SIGHUP ends the server as SIGTERM does, which uvicorn sees to for itself."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def tell(self, loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
+        def on_signal() -> None:
+            self.came = True
+            end()
+
+        loop.add_signal_handler(signal.SIGHUP, on_signal)
+
+
+@contextlib.contextmanager
+def _hang_up() -> Iterator[_HangUp]:
+    """For the length of a ``with`` block; then whoever cared before is told."""
+    before, hang_up = signal.getsignal(signal.SIGHUP), _HangUp()
+    try:
+        yield hang_up
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    if hang_up.came:
+        signal.raise_signal(signal.SIGHUP)
+
+
 class _HttpServer(uvicorn.Server):
     """Ends the engine before the connections, so that open streams end with a reason."""
 
     def __init__(self, config: uvicorn.Config, before_shutdown: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
         self._before_shutdown = before_shutdown
+
+    def end(self) -> None:
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._before_shutdown()

@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 import httpx
 
 from guanaco.engine.engine import Engine
+from guanaco.planner.memory import slot_context
 from guanaco.server.bodies import BodyRoom
+from guanaco.server.costs import ModelSizes
 from guanaco.server.problems import RequestError
+from guanaco.server.reading import ReadingRoom
 
 _CONNECT_TIMEOUT_S = 10.0
+_KEEPALIVE_S = 2.0  # the worker closes an idle connection after 5
 
 
 @dataclass
@@ -27,13 +31,22 @@ class RequestCounts:
 class Serving:
     """One model behind one address."""
 
-    def __init__(self, engine: Engine, bodies: BodyRoom | None = None) -> None:
+    def __init__(
+        self, engine: Engine, bodies: BodyRoom | None = None, reading: ReadingRoom | None = None
+    ) -> None:
         self.engine = engine
         self.bodies = bodies or BodyRoom()
+        self.reading = reading or ReadingRoom()
         self.counts = RequestCounts()
         self.created = int(time.time())
         self.load_fraction: float | None = None
         self._upstream: httpx.AsyncClient | None = None
+
+    @property
+    def sizes(self) -> ModelSizes:
+        model, plan = self.engine.spec.model_map, self.engine.spec.plan
+        n_ctx = slot_context(model, plan.n_ctx, plan.n_parallel)
+        return ModelSizes(n_ctx=n_ctx, n_vocab=model.n_vocab, n_embd=model.n_embd)
 
     @property
     def name(self) -> str:
@@ -57,7 +70,9 @@ class Serving:
                 base_url=f"http://{self.engine.address}",
                 headers={"Authorization": f"Bearer {self.engine.api_key}"},
                 timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=4),
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=4, keepalive_expiry=_KEEPALIVE_S
+                ),
                 trust_env=False,
                 verify=False,  # noqa: S501 - loopback without TLS; spares loading certificates
             )

@@ -1,0 +1,165 @@
+"""What requests cost the engine: never below what was measured, and little for what is usual."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from guanaco.server import costs, grammars
+from guanaco.server.costs import ModelSizes, cost_of, text_bytes
+from guanaco.server.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    TokenizeRequest,
+)
+from guanaco.units import GIB, KIB, MIB
+
+SIZES = ModelSizes(n_ctx=1024, n_vocab=1024, n_embd=4096)
+
+
+def cost(schema: type[BaseModel], **fields: Any) -> costs.Cost:
+    return cost_of(schema.model_validate(fields), SIZES)
+
+
+def chat(**fields: Any) -> costs.Cost:
+    return cost(ChatRequest, **{"messages": [{"role": "user", "content": "hi"}], **fields})
+
+
+@pytest.mark.parametrize(
+    ("part", "nbytes"),
+    [
+        ("abc", 3),
+        ("\N{LATIN SMALL LETTER E WITH ACUTE}", 2),
+        ("\N{LLAMA}" * 10, 40),
+        ({"key": ["a", {"b": "cd"}, 5, None, True]}, 7),
+        (None, 0),
+        ([1, 2], 0),
+    ],
+)
+def test_text_is_counted_in_bytes_with_the_names_in_objects(part: object, nbytes: int) -> None:
+    assert text_bytes(part) == nbytes
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "x" * 9000, "content": ""}],
+        [{"role": "user", "content": "x" * 9000}],
+        [{"role": "user", "content": [{"type": "text", "text": "x" * 9000}]}],
+        [{"role": "user", "content": "", "tool_calls": [{"x" * 9000: 1}]}],
+        [{"role": "user", "content": "xxx"}] * 3000,
+    ],
+)
+def test_every_text_of_a_conversation_counts(messages: list[dict[str, Any]]) -> None:
+    assert chat(messages=messages).text >= 85 * 9000
+
+
+def test_other_fields_count_too_and_of_a_list_of_prompts_the_longest() -> None:
+    assert cost(CompletionRequest, prompt="a", logit_bias={"x" * 9000: 1}).text >= 85 * 9000
+    assert chat(tools=[{"function": {"parameters": {"properties": {"x" * 9000: {}}}}}]).text >= 85 * 9000
+    longest = cost(CompletionRequest, prompt=["x" * 100] * 10)
+    assert 85 * 100 <= longest.text <= 100 * 100
+    assert longest.texts == 10 * costs._TASK_BYTES
+    assert cost(CompletionRequest, prompt=[1, 2, 3]).texts == costs._TASK_BYTES
+    assert cost(DetokenizeRequest, tokens=[1]).text == 0
+
+
+def test_all_texts_to_tokenize_are_in_one_answer() -> None:
+    assert cost(TokenizeRequest, content=["x" * 1000] * 20).text >= 58 * 20_000
+    assert cost(TokenizeRequest, content=["x" * 1000] * 20, with_pieces=True).text >= 385 * 20_000
+
+
+def test_embeddings_cost_their_numbers() -> None:
+    asked = cost(EmbeddingRequest, input=["a"] * 2048)
+    assert asked.embeddings >= 2048 * 4096 * 40
+    assert asked.texts >= 2048 * 11 * KIB
+    assert cost(EmbeddingRequest, input="a").total_bytes < 2 * MIB
+
+
+@pytest.mark.parametrize(
+    ("fields", "candidates"),
+    [
+        ({"n_probs": 100_000, "max_tokens": 900}, 1024 * 900),
+        ({"logprobs": 5, "max_tokens": 10}, 50),
+        ({"logprobs": True, "max_tokens": 10}, 200),
+        ({"logprobs": True, "top_logprobs": 3, "max_completion_tokens": 10}, 30),
+        ({"top_logprobs": 2}, 2 * 1024),
+        ({"n_probs": 1, "n_predict": -1}, 1024),
+        ({"n_probs": 1, "max_tokens": 10, "n": 8}, 80),
+        ({"n_probs": 1, "max_tokens": 10**9}, 1024),
+    ],
+)
+def test_log_probabilities_cost_every_candidate_of_every_token(
+    fields: dict[str, Any], candidates: int
+) -> None:
+    measured = 1530 * candidates
+    for asked in (chat(**fields), cost(CompletionRequest, prompt="a", **fields)):
+        assert measured <= asked.probabilities <= 3 * measured
+        assert asked.answering_bytes >= asked.probabilities
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"logprobs": None}, {"n_probs": 0}, {"logprobs": False}, {"n_probs": "x"}]
+)
+def test_without_log_probabilities_they_cost_nothing(fields: dict[str, Any]) -> None:
+    assert chat(**fields).probabilities == 0
+    assert chat(**fields).total_bytes < MIB
+
+
+def test_what_is_usual_costs_little() -> None:
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "search",
+            "description": "Looks something up. " * 20,
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "query": {"type": "string", "maxLength": 200},
+                    "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 10},
+                },
+            },
+        },
+    }
+    assert chat(tools=[tool] * 10, logprobs=True, top_logprobs=5, max_tokens=64).total_bytes < 5 * MIB
+
+
+def test_a_grammar_costs_its_repetitions() -> None:
+    letters = "a" * 41
+    line = f'"{letters}"{{1999}} '
+    assert grammars.grammar_bytes("root ::= " + line * 1000) >= 41 * 1999 * 1000 * 20
+    assert grammars.grammar_bytes("root ::= " + line * 1000) < 3 * GIB
+    optional = grammars.grammar_bytes('root ::= "a"{0,2000}')
+    assert optional >= 2000 * 250
+    assert grammars.grammar_bytes('root ::= ("a" "b"){5} | [a-z]* # {2000}') < 8 * KIB
+    json_like = 'object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws\n' * 20
+    assert grammars.grammar_bytes(json_like) < 64 * KIB
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        '%llguidance {}\nstart: "a"{1000000000}',
+        "%llguidance {}\nstart: a{1,1000000000}",
+        "%llguidance {}\nstart: a ~ 5..1000000000",
+        '%llguidance {}\nstart: %json {"type": "array", "minItems": 1000000000}',
+    ],
+)
+def test_a_grammar_of_another_kind_costs_what_it_repeats(grammar: str) -> None:
+    assert grammars.grammar_bytes(grammar) >= 250_000_000_000
+
+
+@pytest.mark.parametrize("key", ["minItems", "maxItems"])
+@pytest.mark.parametrize("count", [10_000_000, 1e7])
+def test_a_schema_costs_the_items_it_asks_for(key: str, count: float) -> None:
+    schema = {"type": "array", "items": {"type": "string"}, key: count}
+    asked = cost(CompletionRequest, prompt="a", json_schema={"anyOf": [schema]})
+    assert asked.grammar >= 2.4 * GIB
+    assert asked.largest.startswith("its grammar or JSON schema")
+    # The engine's own parser refuses them before it writes anything out.
+    assert chat(json_schema=schema).grammar <= 4 * MIB
+    assert chat(response_format={"type": "json_schema", "json_schema": {"schema": schema}}).grammar <= 4 * MIB
