@@ -163,3 +163,13 @@ def test_a_schema_costs_the_items_it_asks_for(key: str, count: float) -> None:
     # The engine's own parser refuses them before it writes anything out.
     assert chat(json_schema=schema).grammar <= 4 * MIB
     assert chat(response_format={"type": "json_schema", "json_schema": {"schema": schema}}).grammar <= 4 * MIB
+
+
+def test_a_pattern_costs_its_repetitions() -> None:
+    assert grammars.pattern_bytes("^(a{1000}){1000}$") >= 210 * 10**6
+    assert grammars.pattern_bytes("((((a{100}){100}){100}){100}){100}") >= 210 * 10**10
+    assert grammars.pattern_bytes("^[a-z]{1,64}@[a-z.]{1,255}\\\\.[a-z]{2,63}$") < 128 * KIB
+    assert grammars.pattern_bytes(r"\{5000\}\(a\)[{5000}]") < 8 * KIB
+    assert grammars.pattern_bytes("))((a{3") < 8 * KIB
+    schema = {"properties": {"a": {"type": "string", "pattern": "(a{9000}){9000}"}}}
+    assert cost(CompletionRequest, prompt="a", json_schema=schema).grammar >= 210 * 81 * 10**6

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -141,3 +142,14 @@ def test_a_library_of_another_abi_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(native, "ABI_VERSION", native.ABI_VERSION + 1)
     with pytest.raises(EngineError, match=f"ABI {native.ABI_VERSION - 1} and this guanaco needs"):
         native.library_path()
+
+
+def test_counters_are_read_on_when_their_name_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "stats"
+    stats = native.StatsFile(path)
+    other = native.StatsFile.attach(path)
+    path.unlink()
+    other.control("replay_position", 7)
+    offset = native._CONTROLS_OFFSET + 8 * native._CONTROLS.index("replay_position")
+    assert os.pread(stats._descriptor, 8, offset) == struct.pack("=Q", 7)
+    assert stats.read() is None, "the library has not started"

@@ -459,3 +459,28 @@ def test_a_chosen_value_is_marked_so_that_the_model_does_not_replace_it() -> Non
     temperature, top_k = bits.COMMON_PARAMS_SAMPLING_CONFIG_TEMP, bits.COMMON_PARAMS_SAMPLING_CONFIG_TOP_K
     assert marked == temperature.value | top_k.value
     assert world().params.sampling.user_sampling_config == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "begins"),
+    [
+        (["--sse-ping-interval", "-2"], {}, "--sse-ping-interval: SSE ping interval must be"),
+        ([], {"LLAMA_ARG_SSE_PING_INTERVAL": "-7"}, "LLAMA_ARG_SSE_PING_INTERVAL: SSE ping interval must be"),
+        (["-np", "0"], {}, "-np, --parallel: parallel must be at least 1, not 0"),
+        (["-c", "abc"], {}, "-c, --ctx-size: 'abc' is not a whole number"),
+        (["-c", "5_12"], {}, "-c, --ctx-size: '5_12' is not a whole number"),
+        (["--temp", "1_0"], {}, "--temp, --temperature: '1_0' is not a number"),
+        (["-c", str(1 << 40)], {}, "-c, --ctx-size: context must be at most"),
+        (
+            ["--context-shift"],
+            {"LLAMA_ARG_CACHE_TYPE_K": "q8_0"},
+            "LLAMA_ARG_CACHE_TYPE_K and --context-shift: K cache type q8_0 cannot be shifted",
+        ),
+    ],
+)
+def test_an_error_begins_with_whoever_is_at_fault(
+    words: list[str], environment: dict[str, str], begins: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        world(words, environment)
+    assert caught.value.message.startswith(begins)

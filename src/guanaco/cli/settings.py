@@ -7,7 +7,7 @@ Owns precedence (flag, then variable, then default), deprecated aliases and refu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from guanaco.errors import UsageError
 class _Candidate:
     value: object
     origin: str
+    shown: str  # in errors
     rank: tuple[int, int]  # source, row
 
 
@@ -29,6 +30,7 @@ class Resolved:
 
     values: dict[str, object]
     warnings: tuple[str, ...]
+    shown: Mapping[str, str] = field(default_factory=dict)  # where each came from, in an error's words
 
     def group(self, name: str) -> dict[str, Any]:
         prefix = name + "."
@@ -45,23 +47,24 @@ def resolve(
     warnings: list[str] = []
     for row, setting in enumerate(settings):
         for is_flag, origin, word in _sources(setting, given, environment):
+            shown = setting.spellings if is_flag else origin
             if setting.refusal is not None:
-                spellings = ", ".join(setting.flags) if is_flag else origin
-                raise UsageError(f"{spellings} {setting.refusal}", setting=origin)
-            value = _parsed(setting, origin, word)
+                raise UsageError(f"{shown} {setting.refusal}", setting=origin)
+            value = _parsed(setting, shown, word)
             if setting.use_instead is not None:
                 warnings.append(f"{origin} is deprecated; use {setting.use_instead} {value}")
             source = int(is_flag == setting.variable_wins)
-            candidates.setdefault(setting.target, []).append(_Candidate(value, origin, (source, row)))
+            candidates.setdefault(setting.target, []).append(_Candidate(value, origin, shown, (source, row)))
     chosen: dict[str, object] = {}
+    named: dict[str, str] = {}
     for target, found in candidates.items():
         found.sort(key=lambda candidate: candidate.rank)
         _check_flags_agree(found)
-        chosen[target] = found[0].value
+        chosen[target], named[target] = found[0].value, found[0].shown
         for loser in found[1:]:
             if found[0].rank[0] == 0 and loser.origin.startswith("-") and loser.value != found[0].value:
                 warnings.append(f"{found[0].origin} overrides {loser.origin} {loser.value}")
-    return Resolved(chosen, tuple(warnings))
+    return Resolved(chosen, tuple(warnings), named)
 
 
 def model_path(argument: str | None, given: Mapping[str, object], resolved: Resolved) -> Path:
@@ -76,18 +79,18 @@ def model_path(argument: str | None, given: Mapping[str, object], resolved: Reso
 
 
 def load_config(model: Path, resolved: Resolved) -> LoadConfig:
-    fields = {name: value for name, value in resolved.group("load").items() if name != "spec_type"}
-    if fields.get("n_parallel", 1) is None:
-        del fields["n_parallel"]
-    return _valid(LoadConfig(model=model, **fields))
+    given = {name: value for name, value in resolved.group("load").items() if name != "spec_type"}
+    if given.get("n_parallel", 1) is None:
+        del given["n_parallel"]
+    return _valid(LoadConfig(model=model, **given), "load", resolved)
 
 
 def sampling_config(resolved: Resolved) -> SamplingConfig:
-    return _valid(SamplingConfig(**resolved.group("sampling")))
+    return _valid(SamplingConfig(**resolved.group("sampling")), "sampling", resolved)
 
 
 def serve_config(resolved: Resolved) -> ServeConfig:
-    return _valid(ServeConfig(**resolved.group("serve")))
+    return _valid(ServeConfig(**resolved.group("serve")), "serve", resolved)
 
 
 def _sources(
@@ -101,11 +104,11 @@ def _sources(
             yield False, variable, environment[variable]
 
 
-def _parsed(setting: Setting, origin: str, word: str) -> object:
+def _parsed(setting: Setting, shown: str, word: str) -> object:
     try:
         value = setting.parse(word)
     except ValueError as problem:
-        raise UsageError(f"{origin}: {problem}", setting=origin, value=word) from None
+        raise UsageError(f"{shown}: {problem}", setting=shown, value=word) from None
     return dict(setting.meanings).get(value, value) if setting.meanings else value
 
 
@@ -119,8 +122,17 @@ def _check_flags_agree(found: list[_Candidate]) -> None:
 _Config = TypeVar("_Config", LoadConfig, SamplingConfig, ServeConfig)
 
 
-def _valid(config: _Config) -> _Config:
+def _valid(config: _Config, group: str, resolved: Resolved) -> _Config:
     reason = config.validate()
-    if reason is not None:
-        raise UsageError(reason)
-    return config
+    if reason is None:
+        return config
+    # At fault is what makes the reason go away when it is left out.
+    usual: dict[str, Any] = {entry.name: entry.default for entry in fields(config)}
+    at_fault = [
+        resolved.shown[f"{group}.{name}"]
+        for name in resolved.group(group)
+        if usual.get(name, MISSING) is not MISSING
+        and replace(config, **{name: usual[name]}).validate() != reason
+        and f"{group}.{name}" in resolved.shown
+    ]
+    raise UsageError(f"{' and '.join(at_fault)}: {reason}" if at_fault else reason)

@@ -39,6 +39,11 @@ class Setting:
         return next((flag for flag in self.flags if flag.startswith("--")), self.flags[0])
 
     @property
+    def spellings(self) -> str:
+        """For an error: whoever typed one of them finds it."""
+        return ", ".join(self.flags)
+
+    @property
     def parameter(self) -> str:
         """The name click passes it by."""
         return (self.flags or self.variables)[0].lstrip("-").replace("-", "_").lower()

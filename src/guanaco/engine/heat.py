@@ -6,7 +6,9 @@ file that is not whole yet reads as None.
 
 from __future__ import annotations
 
+import os
 import struct
+import weakref
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,19 +41,25 @@ class HeatFile:
     """Created by the parent, for the layers of a plan in order."""
 
     def __init__(self, path: Path, n_expert: Iterable[int]) -> None:
-        self.path = path
         path.write_bytes(bytes(heat_bytes(n_expert)))
+        self._open(path)
 
     @classmethod
     def attach(cls, path: Path) -> HeatFile:
         """The array that another process made."""
         attached = cls.__new__(cls)
-        attached.path = path
+        attached._open(path)
         return attached
+
+    def _open(self, path: Path) -> None:
+        # Kept open, as the counters are.
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
 
     def read(self) -> tuple[LayerHeat, ...] | None:
         """A snapshot, or None while the library has not started."""
-        return parse_heat(self.path.read_bytes())
+        return parse_heat(os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0))
 
 
 def parse_heat(block: bytes) -> tuple[LayerHeat, ...] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,19 +224,25 @@ class StatsFile:
     """The shared counters of one worker: created by the parent, written by the library."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         path.write_bytes(bytes(STATS_BYTES))
+        self._open(path)
 
     @classmethod
     def attach(cls, path: Path) -> StatsFile:
         """The counters that another process made."""
         attached = cls.__new__(cls)
-        attached.path = path
+        attached._open(path)
         return attached
+
+    def _open(self, path: Path) -> None:
+        # Kept open: shared memory files lose their names when their user logs out (systemd's RemoveIPC).
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
 
     def read(self) -> NativeStats | None:
         """A snapshot, or None while the library has not started."""
-        block = self.path.read_bytes()
+        block = os.pread(self._descriptor, STATS_BYTES, 0)
         words = dict(zip(_WORDS, struct.unpack_from(f"={len(_WORDS)}Q", block), strict=True))
         if words.pop("magic") != _MAGIC or words.pop("version") != ABI_VERSION:
             return None
@@ -254,6 +261,4 @@ class StatsFile:
     def control(self, name: str, value: int) -> None:
         """Sets one control word: replay of routing, or a fault for tests."""
         offset = _CONTROLS_OFFSET + 8 * _CONTROLS.index(name)
-        with self.path.open("r+b") as file:
-            file.seek(offset)
-            file.write(struct.pack("=Q", value))
+        os.pwrite(self._descriptor, struct.pack("=Q", value), offset)

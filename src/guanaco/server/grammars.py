@@ -15,12 +15,14 @@ _MOST_REPEATS = 2000
 _ELEMENT_BYTES = 24  # of a grammar, kept twice: 20.5 were measured
 _RULE_BYTES = 512  # for each optional repetition, with its name
 _ITEM_BYTES = 1024  # for each repetition that a schema asks for
+_REGEX_BYTES = 256  # of a schema's pattern, for each letter with all repetitions: 210
 
 _LITERAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
 _SYMBOL = re.compile(
     r'(?P<text>"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\])|#[^\n]*|(?P<close>\))'
     r"|\{\s*(?P<fewest>\d*)\s*(?:,\s*(?P<most>\d*)\s*)?\}|(?P<any>[*+?])|(?P<name>[\w.<>-]+)"
 )
+_REGEX = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(?P<fewest>\d+)(?:,(?P<most>\d*))?\}|.", re.DOTALL)
 _FOREIGN_REPEAT = re.compile(r'(?:[{,~]|\.\.|"(?:min|max)Items"\s*:)\s*(\d+)')
 _FOREIGN = "%llguidance"  # a grammar of another kind, for another parser
 
@@ -60,6 +62,23 @@ def grammar_bytes(grammar: str) -> int:
     return _ELEMENT_BYTES * elements + _RULE_BYTES * rules
 
 
+def pattern_bytes(pattern: str) -> int:
+    """Memory of the engine for a regular expression, its repetitions written out."""
+    open_groups, total, last = [], 0, 0
+    for piece in _REGEX.finditer(pattern):
+        if piece["fewest"] is not None:
+            times = max(int(piece["fewest"]), int(piece["most"] or 0))
+            total, last = total + last * (times - 1), last * times
+        elif piece[0] == "(":
+            open_groups.append(total)
+            total = last = 0
+        elif piece[0] == ")" and open_groups:
+            total, last = open_groups.pop() + total, total
+        else:
+            total, last = total + 1, 1
+    return _REGEX_BYTES * (total + sum(open_groups))
+
+
 def schema_bytes(part: object, *, is_bounded: bool) -> int:
     """Memory of the engine for the repetitions that JSON schemas anywhere in ``part`` ask for.
 
@@ -71,10 +90,11 @@ def schema_bytes(part: object, *, is_bounded: bool) -> int:
             times = part.get(key)
             if isinstance(times, bool) or not isinstance(times, (int, float)) or times <= 0:
                 continue
-            # Lengths are never written out by the parser that takes any number of items.
+            # Lengths are not written out by the parser that takes any number of items.
             bounded = is_bounded or key.endswith("Length")
             total += int(min(times, _MOST_REPEATS if bounded else 1e18)) * _ITEM_BYTES
-        return total
+        pattern = part.get("pattern")
+        return total + (pattern_bytes(pattern) if isinstance(pattern, str) else 0)
     if isinstance(part, list):
         return sum(schema_bytes(value, is_bounded=is_bounded) for value in part)
     return 0
