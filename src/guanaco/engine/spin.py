@@ -13,9 +13,9 @@ import functools
 from guanaco.engine import native
 from guanaco.errors import EngineError
 
-SPIN_US = 80
+SPIN_US = 175
 _FEWEST, _MOST = 300, 20_000
-_UNPROBED = 3000  # without the native library, which only --load-mode mmap can do
+_UNPROBED = 6500  # without the native library, which only --load-mode mmap can do
 
 
 def count_for(turn_ps: int, spin_us: int = SPIN_US) -> int:
