@@ -1,75 +1,20 @@
 // One process's runtime from its plan file to the last graph, with the fake engine and real reads.
-#include "runtime.h"
-
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <functional>
-#include <stdexcept>
 #include <thread>
 
-#include "engine_rig.h"
 #include "memory_map.h"
+#include "runtime_rig.h"
 
 using guanaco::kStatusFailed;
 using guanaco::LoadState;
 using guanaco::Runtime;
 using guanaco::Stats;
-
-namespace {
-
-const void* in_the_engine() { return reinterpret_cast<const void*>(&fake_engine_decode); }
-
-// The rig's plan written to disk and started as the preloaded library would.
-class Process {
- public:
-  explicit Process(EngineRig* rig) : rig_(rig) {
-    Bed& bed = rig->bed;
-    bed.plan.stats_path = bed.dir.write("stats", std::string(sizeof(guanaco::StatsBlock), '\0'));
-    if (bed.plan.dense.empty()) bed.dense(0, 0, 4000);
-    stats = std::make_unique<Stats>(bed.plan.stats_path);
-    std::string error;
-    REQUIRE(bed.open_real(&error));
-    runtime.reset(Runtime::start(bed.dir.write("plan", bed.text()).c_str()));
-  }
-  ~Process() {
-    if (base != nullptr) guanaco::raw_munmap(base, nbytes());
-  }
-
-  uint64_t nbytes() const { return rig_->bed.plan.files[0].size_bytes; }
-  int fd() const { return rig_->bed.files.fds[0]; }
-  void map() {
-    void* at = guanaco::raw_mmap(nullptr, nbytes(), PROT_READ, MAP_SHARED, fd(), 0);
-    REQUIRE(at != MAP_FAILED);
-    base = static_cast<char*>(at);
-  }
-  bool load() {
-    map();
-    const bool good = runtime->mapped(runtime->planned_file(fd()), base, nbytes());
-    rig_->make_weights(base);
-    return good;
-  }
-  int compute(guanaco::Scheduler* scheduler, TestGraph* graph) {
-    return runtime->compute(scheduler, &graph->graph, in_the_engine(), nullptr);
-  }
-  std::string error() const { return std::string((*stats)->error, (*stats)->error_length); }
-  LoadState state() const { return static_cast<LoadState>((*stats)->state.load()); }
-
-  std::unique_ptr<Stats> stats;
-  std::unique_ptr<Runtime> runtime;
-  char* base = nullptr;
-
- private:
-  EngineRig* const rig_;
-};
-
-}  // namespace
 
 TEST(runtime_streams_in_every_mode) {
   for (const auto mode : {guanaco::IoMode::kAuto, guanaco::IoMode::kThreads, guanaco::IoMode::kBuffered,
@@ -169,88 +114,6 @@ TEST(runtime_chains_each_schedulers_callback) {
   CHECK_EQ(process.compute(&one, &graph), 0);
   CHECK_EQ(n_one, graph.graph.nodes.size());
   CHECK(one.callback == nullptr && two.callback == nullptr);
-}
-
-// What was read of it may be anything, and stays in the slots.
-TEST(runtime_fails_every_graph_once_the_file_has_changed) {
-  EngineRig rig(1, 4);
-  Process process(&rig);
-  REQUIRE(process.load());
-  guanaco::Scheduler scheduler;
-  TestGraph graph;
-  MoeLayer& layer = rig.add_layer(&graph, 0, {{1, 2}});
-  CHECK_EQ(process.compute(&scheduler, &graph), 0);
-  struct timespec now[2] = {{0, UTIME_NOW}, {0, UTIME_NOW}};
-  REQUIRE(utimensat(AT_FDCWD, rig.bed.plan.files[0].path.c_str(), now, 0) == 0);
-  CHECK_EQ(process.compute(&scheduler, &graph), 0);  // all of it was there before
-  graph.select(&layer, {{5, 6}});
-  for (int round = 0; round < 3; ++round) {  // the later ones read nothing
-    CHECK_EQ(process.compute(&scheduler, &graph), kStatusFailed);
-    CHECK_CONTAINS(process.error(), "written to while it is loaded");
-  }
-}
-
-TEST(runtime_survives_a_callback_that_throws) {
-  EngineRig rig(1, 4);
-  Process process(&rig);
-  REQUIRE(process.load());
-  guanaco::Scheduler scheduler;
-  TestGraph graph;
-  MoeLayer& layer = rig.add_layer(&graph, 0, {{1, 2}});
-  const std::vector<guanaco::Tensor*> products = layer.products;
-  process.runtime->remember_callback(&scheduler, {[](guanaco::Tensor* tensor, bool ask, void* last) -> bool {
-                                                    if (!ask) throw std::runtime_error("no more");
-                                                    return tensor == last;
-                                                  },
-                                                  products.back()});
-  CHECK_EQ(process.compute(&scheduler, &graph), kStatusFailed);
-  CHECK_CONTAINS(process.error(), "no more");
-  for (size_t i = 0; i < products.size(); ++i) {
-    CHECK_EQ(products[i]->op, fake::kMulMatId);
-    CHECK(products[i]->src[0] == rig.weights(0, layer.parts[i]));
-    CHECK(products[i]->src[2] == layer.ids);
-  }
-  process.runtime->remember_callback(&scheduler, {});
-  CHECK_EQ(process.compute(&scheduler, &graph), 0);
-  rig.check_products(graph, scheduler);
-}
-
-TEST(runtime_that_could_not_be_prepared_is_not_tried_again) {
-  EngineRig rig(1, 4);
-  Bed& bed = rig.bed;
-  bed.plan.stats_path = bed.dir.write("stats", std::string(sizeof(guanaco::StatsBlock), '\0'));
-  const std::string path = bed.plan.files[0].path, hidden = path + ".hidden";
-  Stats stats(bed.plan.stats_path);
-  const std::unique_ptr<Runtime> runtime(Runtime::start(bed.dir.write("plan", bed.text()).c_str()));
-  REQUIRE(rename(path.c_str(), hidden.c_str()) == 0);
-  CHECK(!runtime->mapped(0, nullptr, 0));
-  REQUIRE(rename(hidden.c_str(), path.c_str()) == 0);
-  CHECK(!runtime->mapped(0, nullptr, 0));
-  CHECK_EQ(stats->state.load(), static_cast<uint64_t>(LoadState::kFailed));
-  CHECK_EQ(stats->slots.load(), 0);
-}
-
-// Loading anew while guesses of the last model are under way.
-TEST(runtime_maps_a_second_time_after_graphs_have_run) {
-  EngineRig rig(2, 5);
-  rig.bed.plan.io = guanaco::IoMode::kThreads;
-  rig.bed.plan.pilot = guanaco::PilotMode::kTransition;
-  Process process(&rig);
-  for (int32_t round = 0; round < 8; ++round) {
-    REQUIRE(process.load());
-    guanaco::Scheduler scheduler;
-    TestGraph graph;
-    MoeLayer& first = rig.add_layer(&graph, 0, {{round, 15 - round}});
-    rig.add_layer(&graph, 1, {{3, 4}});
-    for (int32_t token = 0; token < 3; ++token) {
-      graph.select(&first, {{round + token, 15 - round}});
-      CHECK_EQ(process.compute(&scheduler, &graph), 0);
-      rig.check_products(graph, scheduler);
-    }
-    process.runtime->unmapped(process.base, process.nbytes());
-    guanaco::raw_munmap(process.base, process.nbytes());
-    process.base = nullptr;
-  }
 }
 
 TEST(runtime_that_only_replays) {

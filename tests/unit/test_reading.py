@@ -33,6 +33,12 @@ def test_the_room_is_what_bodies_leave_of_the_headroom() -> None:
         assert ReadingRoom.of(larger, bodies).total_bytes + bodies.total_bytes == headroom_bytes
 
 
+async def _hold(room: ReadingRoom, nbytes: int) -> None:
+    """Until it is cancelled."""
+    async with room.turn(nbytes):
+        await asyncio.Event().wait()
+
+
 async def _settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
@@ -68,11 +74,7 @@ def test_who_leaves_while_waiting_lets_the_next_one_in() -> None:
     async def scene() -> None:
         room = ReadingRoom(10)
 
-        async def request(nbytes: int) -> None:
-            async with room.turn(nbytes):
-                await asyncio.Event().wait()
-
-        first, second, third = (asyncio.create_task(request(nbytes)) for nbytes in (6, 8, 4))
+        first, second, third = (asyncio.create_task(_hold(room, nbytes)) for nbytes in (6, 8, 4))
         await _settle()
         assert room.held_bytes == 6
         second.cancel()
@@ -90,11 +92,7 @@ def test_who_is_cancelled_in_the_moment_it_is_let_in_holds_nothing() -> None:
     async def scene() -> None:
         room = ReadingRoom(10)
 
-        async def request() -> None:
-            async with room.turn(10):
-                await asyncio.Event().wait()
-
-        first, second = (asyncio.create_task(request()) for _ in range(2))
+        first, second = (asyncio.create_task(_hold(room, 10)) for _ in range(2))
         await _settle()
         first.cancel()
         await asyncio.sleep(0)  # the first leaves, which lets the second in; it has not run yet
@@ -122,14 +120,10 @@ def test_more_than_so_many_do_not_wait() -> None:
     async def scene() -> None:
         room = ReadingRoom(1)
 
-        async def request() -> None:
-            async with room.turn(1):
-                await asyncio.Event().wait()
-
-        tasks = [asyncio.create_task(request()) for _ in range(MOST_WAITING + 1)]
+        tasks = [asyncio.create_task(_hold(room, 1)) for _ in range(MOST_WAITING + 1)]
         await _settle()
         with pytest.raises(RequestError) as caught:
-            await request()
+            await _hold(room, 1)
         assert caught.value.status == 503
         for task in tasks:
             task.cancel()

@@ -23,7 +23,7 @@ from guanaco.bench.ways import OUR_SPIN, WAYS, Way
 from guanaco.config import LoadConfig
 from guanaco.engine.engine import Engine, EngineSpec
 from guanaco.engine.native import NativeStats
-from guanaco.engine.worker import die_with_parent
+from guanaco.engine.tether import die_with_parent
 from guanaco.errors import EngineError, GuanacoError
 from guanaco.gguf.reader import read_gguf
 from guanaco.hardware.detect import detect

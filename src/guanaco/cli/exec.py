@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -25,10 +24,10 @@ from guanaco.engine.exits import describe_exit
 from guanaco.engine.launch import RunFiles, worker_environment
 from guanaco.engine.native import NativeStats, StatsFile
 from guanaco.engine.spin import spin_count
+from guanaco.engine.tether import die_with_parent
 from guanaco.errors import EngineError, UsageError, WorkerDiedError
 
 _GROUPS = ("model", "load")
-_PR_SET_PDEATHSIG = 1
 # They load copies of the weights, which no expert store can stand in for.
 _REFUSED_WORDS = {
     "--no-mmap": "weights must stay mapped",
@@ -122,7 +121,9 @@ def _run(command: tuple[str, ...], loadable: Loadable) -> _Ended:
         )
         signals = _Signals()
         try:
-            process = subprocess.Popen(command, env=environment, preexec_fn=_end_with(os.getpid()))
+            process = subprocess.Popen(
+                command, env=environment, preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM)
+            )
         except OSError as problem:
             raise UsageError(f"{command[0]} cannot be started: {problem.strerror}") from None
         signals.forward_to(process)
@@ -155,15 +156,3 @@ class _Signals:
             self._early.append(number)
         elif number != signal.SIGINT or not sys.stdin.isatty():
             self._process.send_signal(number)  # Ctrl-C reached the whole foreground group already
-
-
-def _end_with(parent_pid: int) -> Callable[[], None]:
-    """Run in the child: the kernel ends it when we end, however that is."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent_pid:
-            os._exit(1)
-
-    return ask

@@ -8,7 +8,6 @@ needs saving: it ends the process at once, in mid-generation too. Ctrl-C is the 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -17,18 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from guanaco.engine import llama
+from guanaco.engine.tether import die_with_parent
 from guanaco.errors import EngineError, GuanacoError
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel to kill this process when the parent's spawning thread ends, also by SIGKILL."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise EngineError(f"cannot tie the worker to its parent: {os.strerror(ctypes.get_errno())}")
-    if os.getppid() != parent_pid:  # it ended before the line above
-        os._exit(1)
 
 
 def check_preloaded(library: str, maps: str) -> None:
