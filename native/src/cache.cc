@@ -71,6 +71,36 @@ void Cache::serve(const Selection& selection, Served* out) {
   counts_.misses += out->missed.size();
 }
 
+void Cache::serve_in_waves(const Selection& selection, Served* out, std::vector<uint32_t>* taken) {
+  out->slots.assign(selection.n, 0);
+  out->missed.clear();
+  out->evicted.clear();
+  taken->clear();
+  const uint32_t size_class = size_class_[selection.group];
+  Class& cls = classes_[size_class];
+  const auto is_missing = [&](int32_t expert) { return slot_of(selection.group, expert) < 0; };
+  const size_t n_missing =
+      static_cast<size_t>(std::count_if(selection.experts, selection.experts + selection.n, is_missing));
+  // The other half goes on holding what decoding uses.
+  const size_t n_taken = std::min(std::max<size_t>(n_missing, 1), std::max<size_t>(cls.n_free / 2, 1));
+  for (size_t i = 0; i < n_taken; ++i) {
+    taken->push_back(take_slot(size_class, out));
+    empty_slot(size_class, taken->back());
+    pin(size_class, taken->back());
+  }
+  for (size_t i = 0; i < selection.n; ++i) {
+    if (is_missing(selection.experts[i])) {
+      out->missed.push_back(i);
+      continue;
+    }
+    out->slots[i] = static_cast<uint32_t>(slot_of(selection.group, selection.experts[i]));
+    pin(size_class, out->slots[i]);
+  }
+  counts_.accesses += selection.n;
+  counts_.hits += selection.n - out->missed.size();
+  counts_.misses += out->missed.size();
+}
+
 int32_t Cache::place_guess(uint32_t group, int32_t expert, Served* out) {
   out->evicted.clear();
   const uint32_t size_class = size_class_[group];
@@ -161,15 +191,19 @@ void Cache::unpin(uint32_t size_class, uint32_t slot) {
   if (--cls.pins[slot] == 0) ++cls.n_free;
 }
 
-bool Cache::abandon(uint32_t size_class, uint32_t slot) {
+void Cache::empty_slot(uint32_t size_class, uint32_t slot) {
   Class& cls = classes_[size_class];
   ExpertId& held = cls.slots[slot];
-  if (held.group >= 0) {
-    residency_[static_cast<size_t>(held.group)][static_cast<size_t>(held.expert)] = -1;
-    held = ExpertId{};
-    make_lasting(&cls, slot);
-    policy_->emptied(size_class, slot);
-  }
+  if (held.group < 0) return;
+  residency_[static_cast<size_t>(held.group)][static_cast<size_t>(held.expert)] = -1;
+  held = ExpertId{};
+  make_lasting(&cls, slot);
+  policy_->emptied(size_class, slot);
+}
+
+bool Cache::abandon(uint32_t size_class, uint32_t slot) {
+  Class& cls = classes_[size_class];
+  empty_slot(size_class, slot);
   if (cls.pins[slot] != 0) return false;
   cls.empty.push_back(slot);
   return true;

@@ -46,6 +46,10 @@ class Cache {
   bool fits(uint32_t group, const std::vector<int32_t>& experts) const;
   // Gives every expert a slot and a pin; only after fits().
   void serve(const Selection& selection, Served* out);
+  // For a selection that does not fit: takes slots for its experts to pass through, half of those nobody pins, and pins
+  // both them and its experts that are resident then. `out`: of those, their slots; the others are missed. What it named
+  // is neither placed nor learned from. Needs a slot without a pin.
+  void serve_in_waves(const Selection& selection, Served* out, std::vector<uint32_t>* taken);
   // A slot for an expert that no selection named yet; -1 when it has one, or when only slots that are pinned or hold
   // experts used more than most could be given up. `out`: what was evicted.
   int32_t place_guess(uint32_t group, int32_t expert, Served* out);
@@ -60,6 +64,7 @@ class Cache {
   int32_t slot_of(uint32_t group, int32_t expert) const { return residency_[group][static_cast<size_t>(expert)]; }
   bool is_pinned(uint32_t size_class, uint32_t slot) const { return classes_[size_class].pins[slot] != 0; }
   uint32_t size_class(uint32_t group) const { return size_class_[group]; }
+  uint32_t n_free(uint32_t size_class) const { return classes_[size_class].n_free; }
   const CacheCounts& counts() const { return counts_; }
   const Policy& policy() const { return *policy_; }
   // Share of the recent selections of its layer that named the expert.
@@ -81,6 +86,7 @@ class Cache {
   };
   bool has_free_transient(const Class& cls) const;
   uint32_t take_slot(uint32_t size_class, Served* out);
+  void empty_slot(uint32_t size_class, uint32_t slot);
   void place(uint32_t group, int32_t expert, uint32_t slot, bool transient);
   void evict(uint32_t size_class, uint32_t slot, Served* out);
   void make_lasting(Class* cls, uint32_t slot);

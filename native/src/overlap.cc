@@ -70,44 +70,48 @@ void Overlap::sort_places(const Binding& binding) {
 }
 
 bool Overlap::run(Binding* binding, PartUse* use, Tensor* shadow, Store* store, std::string* error) {
-  const Lease& lease = binding->lease;
   sort_places(*binding);
-  left_.resize(lease.experts.size());
-  for (size_t i = 0; i < left_.size(); ++i) left_[i] = i;
-  while (!left_.empty()) {
-    const auto is_there = [&](size_t i) { return store->has_part(binding->group, lease.slots[i], use->part); };
-    ready_.clear();
-    std::copy_if(left_.begin(), left_.end(), std::back_inserter(ready_), is_there);
-    if (ready_.empty()) {
-      if (store->wait_for_more(&binding->lease)) continue;
-      *error = store->take_error();
-      return false;
-    }
-    left_.erase(std::remove_if(left_.begin(), left_.end(), is_there), left_.end());
+  const size_t product = static_cast<size_t>(use - binding->uses.data());
+  arrivals_.begin(store, &binding->lease, product, use->part);
+  while (!arrivals_.is_done()) {
+    if (!arrivals_.take(&ready_, error)) return false;
     for (size_t next = 0; next < ready_.size();) {
       // What arrives meanwhile makes room for what waits for a buffer.
-      if (next > 0 && !left_.empty()) store->poll();
-      next = gather_rows(lease, next);
+      if (next > 0 && !arrivals_.is_done()) store->poll();
+      const size_t first = next;
+      next = gather_rows(*binding, first);
       if (!compute(*binding, *use, shadow)) {
         *error = "the engine could not compute the experts that were there";
         return false;
       }
+      for (size_t i = first; i < next; ++i) arrivals_.used(ready_[i]);
     }
-    if (!left_.empty()) add((*stats_)->overlapped, ready_.size());
+    if (!arrivals_.is_done()) add((*stats_)->overlapped, ready_.size());
   }
   return true;
 }
 
-// The places of whole experts from `next` on; returns the expert after them.
-size_t Overlap::gather_rows(const Lease& lease, size_t next) {
+// The places of whole experts from `next` on, and the ids they have in the shadow; returns the expert after them.
+size_t Overlap::gather_rows(const Binding& binding, size_t next) {
+  const Lease& lease = binding.lease;
   gathered_.clear();
+  ready_ids_.clear();
   const auto begin_of = [&](size_t i) { return places_.begin() + begin_[static_cast<size_t>(lease.experts[ready_[i]])]; };
   const auto end_of = [&](size_t i) { return places_.begin() + begin_[static_cast<size_t>(lease.experts[ready_[i]]) + 1]; };
   do {
     gathered_.insert(gathered_.end(), begin_of(next), end_of(next));
+    for (auto place = begin_of(next); place != end_of(next); ++place) {
+      ready_ids_.push_back(lease.waves.on ? wave_id(binding, ready_[next]) : binding.id_buffer[*place]);
+    }
     ++next;
   } while (next < ready_.size() && gathered_.size() + static_cast<size_t>(end_of(next) - begin_of(next)) <= kMostRows);
   return next;
+}
+
+int32_t Overlap::wave_id(const Binding& binding, size_t expert) const {
+  const uint32_t id = arrivals_.slot(expert) - binding.lowest_slot;
+  const bool is_wrong = plan_.testing && (*stats_)->mutation != 0;  // the control: it has to be noticed
+  return static_cast<int32_t>(is_wrong ? (id + 1) % (binding.highest_slot - binding.lowest_slot + 1) : id);
 }
 
 bool Overlap::compute(const Binding& binding, const PartUse& use, Tensor* shadow) {
@@ -119,8 +123,6 @@ bool Overlap::compute(const Binding& binding, const PartUse& use, Tensor* shadow
   // Of one token its experts side by side, as the engine has them; of a batch one expert a row.
   const bool is_one_token = binding.ids->ne[1] == 1;
   const int64_t side = is_one_token ? static_cast<int64_t>(n) : 1, rows = is_one_token ? 1 : static_cast<int64_t>(n);
-  ready_ids_.clear();
-  for (size_t i = 0; i < n; ++i) ready_ids_.push_back(binding.id_buffer[places[i]]);
 
   Tensor* ids = clone(&ids_, reinterpret_cast<const Tensor*>(binding.ids_shadow.get()));
   ids->ne[0] = side;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "arrivals.h"
 #include "graph_plan.h"
 #include "mini_graph.h"
 #include "stats.h"
@@ -23,7 +24,8 @@ class Overlap {
   // Whether this selection's products can be run here: rows as understood, in host memory, and the engine's own threads
   // to run them.
   bool can_run(const Binding& binding);
-  // Computes the whole product `use`; `shadow` are its weights over the slots. False, with a reason, when a read failed
+  // Computes the whole product `use`; `shadow` are its weights over the slots, all of them when its experts pass through in
+  // waves. False, with a reason, when a read failed
   // for good or the engine did.
   bool run(Binding* binding, PartUse* use, Tensor* shadow, Store* store, std::string* error);
 
@@ -33,7 +35,8 @@ class Overlap {
  private:
   bool is_understood(const PartUse& use, const Tensor* ids) const;
   void sort_places(const Binding& binding);
-  size_t gather_rows(const Lease& lease, size_t next);
+  size_t gather_rows(const Binding& binding, size_t next);
+  int32_t wave_id(const Binding& binding, size_t expert) const;
   // The product's rows at the gathered places.
   bool compute(const Binding& binding, const PartUse& use, Tensor* shadow);
   Tensor* clone(std::unique_ptr<char[]>* storage, const Tensor* original) const;
@@ -43,7 +46,8 @@ class Overlap {
   Stats* const stats_;
   MiniGraph* const mini_;
   std::unique_ptr<char[]> product_, input_, ids_;
-  std::vector<size_t> left_, ready_;      // of the lease's experts
+  Arrivals arrivals_;
+  std::vector<size_t> ready_;             // of the lease's experts
   std::vector<uint32_t> places_;          // in the selection, row by row, sorted by expert
   std::vector<uint32_t> begin_;           // [expert] in places_, and the end
   std::vector<uint32_t> gathered_;        // places of one computation

@@ -233,20 +233,30 @@ void Seam::serve(Binding* binding) {
   if (store_ == nullptr) return;
   pilot_.turned_out(*current_, *binding, experts_);
   binding->lease.experts = experts_;
-  if (!store_->acquire(binding->group, binding->part_order, n_transient, &binding->lease, batch)) {
+  if (!store_->acquire(binding->group, binding->part_order, n_transient, &binding->lease, batch) &&
+      !acquire_in_waves(binding)) {
     add((*stats_)->unmanaged, binding->uses.size());
     return;
   }
   note_served(*binding, n_transient, store_->cache(), store_->last_served());
   write_slot_ids(binding, rows_);
   // While this layer's own reads run.
-  pilot_.look_ahead(current_, *binding, replay_row(*binding), store_);
-  binding->overlaps = !store_->arrived(binding->lease, binding->part_order.back()) && overlap_.can_run(*binding);
+  if (!binding->lease.waves.on) pilot_.look_ahead(current_, *binding, replay_row(*binding), store_);
+  binding->overlaps = binding->lease.waves.on || (!store_->arrived(binding->lease, binding->part_order.back()) &&
+                                                  overlap_.can_run(*binding));
   if (binding->overlaps) {
     binding->rows = rows_;
   } else {
     wait_for(binding, binding->part_order[0]);
   }
+}
+
+// More experts than there are slots for: they pass through, one product after the other.
+bool Seam::acquire_in_waves(Binding* binding) {
+  if (!overlap_.can_run(*binding)) return false;
+  std::vector<uint32_t> parts;
+  for (const PartUse& use : binding->uses) parts.push_back(use.part);
+  return store_->acquire_in_waves(binding->group, parts, &binding->lease);
 }
 
 void Seam::note_served(const Binding& binding, size_t n_transient, const Cache& cache, const Served& served) {
@@ -269,7 +279,10 @@ int64_t Seam::replay_row(const Binding& binding) const {
 
 void Seam::write_slot_ids(Binding* binding, const std::vector<int32_t>& rows) {
   const std::vector<uint32_t>& slots = binding->lease.slots;
-  if (slots.empty()) {
+  if (binding->lease.waves.on) {  // anywhere, and known only when a product runs
+    binding->lowest_slot = 0;
+    binding->highest_slot = store_->n_slots(binding->group) - 1;
+  } else if (slots.empty()) {
     binding->lowest_slot = binding->highest_slot = 0;
   } else {
     binding->lowest_slot = *std::min_element(slots.begin(), slots.end());
@@ -310,7 +323,7 @@ void Seam::write_slot_ids(Binding* binding, const std::vector<int32_t>& rows) {
 bool Seam::bind(Binding* binding, PartUse* use) {
   // Not served: left on the file mapping, which stays right.
   if (failed_ || !binding->lease.active) return false;
-  use->taken = binding->overlaps && !store_->arrived(binding->lease, use->part);
+  use->taken = binding->overlaps && (binding->lease.waves.on || !store_->arrived(binding->lease, use->part));
   if (!use->taken && !wait_for(binding, use->part)) return false;
   const uint64_t stride = store_->stride_bytes(binding->group);
   Tensor* shadow = as_tensor(use->shadow);

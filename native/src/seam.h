@@ -39,6 +39,7 @@ class Seam {
   bool on_computed(Tensor* tensor);
   // Makes a selection's experts resident, or leaves it on the file mapping, which stays right.
   void serve(Binding* binding);
+  bool acquire_in_waves(Binding* binding);
   // Tells whoever looks on how a selection was served.
   void note_served(const Binding& binding, size_t n_transient, const Cache& cache, const Served& served);
   // Waits for a part; failing is final for the graph.

@@ -29,6 +29,7 @@ struct guanaco_sim {
   PolicyShape shape;
   std::unique_ptr<Cache> cache;
   guanaco::Served served;
+  std::vector<uint32_t> taken;
   std::vector<int32_t> experts;
   std::vector<bool> seen;  // [expert], false between calls
 };
@@ -64,8 +65,8 @@ bool check_shape(const PolicyShape& shape, std::string* error) {
   return true;
 }
 
-// Serves sim->experts.
-int serve(guanaco_sim* sim, uint32_t group, size_t n_transient, const guanaco::BatchRows& rows = {}) {
+// Whether sim->experts are different experts of the group.
+bool are_distinct(guanaco_sim* sim, uint32_t group) {
   const std::vector<int32_t>& experts = sim->experts;
   bool good = true;
   size_t n_marked = 0;
@@ -77,12 +78,43 @@ int serve(guanaco_sim* sim, uint32_t group, size_t n_transient, const guanaco::B
     sim->seen[static_cast<size_t>(expert)] = true;
   }
   for (size_t i = 0; i < n_marked; ++i) sim->seen[static_cast<size_t>(experts[i])] = false;
-  if (!good) return kOutOfRange;
+  return good;
+}
+
+// Serves sim->experts.
+int serve(guanaco_sim* sim, uint32_t group, size_t n_transient, const guanaco::BatchRows& rows = {}) {
+  const std::vector<int32_t>& experts = sim->experts;
+  if (!are_distinct(sim, group)) return kOutOfRange;
   Cache& cache = *sim->cache;
   if (!cache.fits(group, experts)) return kDoesNotFit;
   cache.serve({group, experts.data(), experts.size(), n_transient, rows}, &sim->served);
   for (const uint32_t slot : sim->served.slots) cache.unpin(cache.size_class(group), slot);
   return static_cast<int>(sim->served.missed.size());
+}
+
+// Lets sim->experts pass through.
+int pass(guanaco_sim* sim, uint32_t group) {
+  const std::vector<int32_t>& experts = sim->experts;
+  if (!are_distinct(sim, group)) return kOutOfRange;
+  Cache& cache = *sim->cache;
+  const uint32_t size_class = cache.size_class(group);
+  cache.serve_in_waves({group, experts.data(), experts.size(), 0, {}}, &sim->served, &sim->taken);
+  for (const size_t i : sim->served.missed) sim->seen[i] = true;
+  for (size_t i = 0; i < experts.size(); ++i) {
+    if (!sim->seen[i]) cache.unpin(size_class, sim->served.slots[i]);
+  }
+  for (const size_t i : sim->served.missed) sim->seen[i] = false;
+  for (const uint32_t slot : sim->taken) {
+    cache.unpin(size_class, slot);
+    cache.abandon(size_class, slot);
+  }
+  return static_cast<int>(sim->served.missed.size());
+}
+
+void list_victims(const guanaco_sim& sim, uint32_t* victims, uint32_t* n_victims) {
+  for (const guanaco::ExpertId& id : sim.served.evicted) {
+    victims[(*n_victims)++] = static_cast<uint32_t>(id.group) << 16 | static_cast<uint32_t>(id.expert);
+  }
 }
 
 }  // namespace
@@ -131,10 +163,17 @@ int guanaco_sim_serve(guanaco_sim* sim, uint32_t group, const int32_t* experts, 
   if (n_used > n_expert || !std::all_of(rows, rows + static_cast<size_t>(n_rows) * n_used, is_expert)) return kOutOfRange;
   sim->experts.assign(experts, experts + n);
   const int n_missed = serve(sim, group, n_transient, {rows, n_rows, n_used});
-  if (n_missed < 0) return n_missed;
-  for (const guanaco::ExpertId& id : sim->served.evicted) {
-    victims[(*n_victims)++] = static_cast<uint32_t>(id.group) << 16 | static_cast<uint32_t>(id.expert);
-  }
+  if (n_missed >= 0) list_victims(*sim, victims, n_victims);
+  return n_missed;
+}
+
+int guanaco_sim_pass(guanaco_sim* sim, uint32_t group, const int32_t* experts, uint32_t n, uint32_t* victims,
+                     uint32_t* n_victims) {
+  *n_victims = 0;
+  if (group >= sim->shape.n_expert.size()) return kOutOfRange;
+  sim->experts.assign(experts, experts + n);
+  const int n_missed = pass(sim, group);
+  if (n_missed >= 0) list_victims(*sim, victims, n_victims);
   return n_missed;
 }
 

@@ -11,7 +11,7 @@
 namespace guanaco {
 
 constexpr uint64_t kStatsMagic = 0x314154534e475547ull;  // "GUGNSTA1"
-constexpr uint64_t kStatsVersion = 2;
+constexpr uint64_t kStatsVersion = 3;
 constexpr int kErrorBytes = 1024;
 
 enum class LoadState : uint64_t { kIdle = 0, kLoadingDense = 1, kReady = 2, kFailed = 3 };
@@ -42,6 +42,7 @@ struct StatsBlock {
   Word pilot_calls, pilot_slices, pilot_guessed, pilot_right, pilot_selected, pilot_useful, pilot_wasted;
   Word pilot_wasted_bytes;
   Word overlapped;                   // experts that computed while others of their layer were read
+  Word waves;                        // selections that did not fit the slots and were computed in waves
   Word pilot_control_right, pilot_control_total;  // under `pilot_control`: ids a layer's own router selected again
   Word error_length;
   char error[kErrorBytes];
@@ -52,7 +53,7 @@ struct StatsBlock {
   Word fail_slices;  // the next N slices fail for good
   Word pilot_control;  // 1: run each layer's own router on its own state too and count what it gets right
   Word warm_start;     // 1: the model is ready, read likely experts until the first request
-  Word reserved[14];
+  Word reserved[13];
 };
 
 class Stats {

@@ -79,6 +79,7 @@ bool Store::acquire(uint32_t group, const std::vector<uint32_t>& part_order, siz
   lease->group = group;
   lease->slots = served_.slots;
   lease->loading.clear();
+  lease->waves.on = false;
   lease->active = true;
   std::vector<Fill>& fills = class_of(group).fills;
   for (const size_t i : served_.missed) fill(group, lease->slots[i], false);
@@ -167,7 +168,8 @@ bool Store::arrived(const Lease& lease, uint32_t part) const {
 
 bool Store::has_failed(const Lease& lease) const {
   const Class& cls = class_of(lease.group);
-  return std::any_of(lease.loading.begin(), lease.loading.end(), [&](uint32_t slot) { return cls.fills[slot].failed; });
+  const std::vector<uint32_t>& slots = lease.waves.on ? lease.waves.taken : lease.loading;
+  return std::any_of(slots.begin(), slots.end(), [&](uint32_t slot) { return cls.fills[slot].failed; });
 }
 
 bool Store::wait(Lease* lease, uint32_t part) {
@@ -185,13 +187,14 @@ bool Store::wait_for_more(Lease* lease) {
 
 void Store::release(Lease* lease) {
   if (!lease->active) return;
+  lease->active = false;
+  if (lease->waves.on) return end_waves(lease);
   const uint32_t size_class = cache_->size_class(lease->group);
   for (const uint32_t slot : lease->slots) {
     cache_->unpin(size_class, slot);
     const bool failed = classes_[size_class].fills[slot].failed;
     if (failed && !cache_->is_pinned(size_class, slot)) drop(lease->group, slot);
   }
-  lease->active = false;
 }
 
 // The slot is given to an expert that is not there yet.

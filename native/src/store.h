@@ -19,12 +19,26 @@
 
 namespace guanaco {
 
+// A selection that does not fit the slots: each of its products reads its part of the experts that are missing, a few at
+// a time, through slots that it uses over and over.
+struct Waves {
+  bool on = false;
+  std::vector<uint32_t> taken;  // slots
+  std::vector<uint32_t> ready;  // of those, free for the next read
+  std::vector<uint32_t> parts;  // of each product, in the order of the graph
+  std::vector<size_t> missed;   // indices of the lease's experts
+  // [product * missed.size() + i]: the slot of missed[i]; -1: not begun, or used
+  std::vector<int32_t> slots;
+  size_t next = 0;  // the first of `slots` that is not begun
+};
+
 // The experts of one layer's selection, pinned from acquire() to release().
 struct Lease {
   uint32_t group = 0;
   std::vector<int32_t> experts;
-  std::vector<uint32_t> slots;    // parallel to experts
+  std::vector<uint32_t> slots;    // parallel to experts; in waves only of those that were resident
   std::vector<uint32_t> loading;  // slots whose reads this lease may have to wait for
+  Waves waves;
   bool active = false;
 };
 
@@ -44,6 +58,11 @@ class Store {
   // pinned already.
   bool acquire(uint32_t group, const std::vector<uint32_t>& part_order, size_t n_transient, Lease* lease,
                const BatchRows& rows = {});
+  // After acquire() refused: serves the selection in waves, for products that need `parts` in this order. False when every
+  // slot is pinned.
+  bool acquire_in_waves(uint32_t group, const std::vector<uint32_t>& parts, Lease* lease);
+  // The expert missed[i] was used by product `product`: its slot is read into again.
+  void used_in_waves(Lease* lease, size_t product, size_t i);
   // True when part `part` of every expert of the lease is in memory; never blocks.
   bool arrived(const Lease& lease, uint32_t part) const;
   // Waits for it. False when a read failed for good; the experts concerned are then not resident.
@@ -120,6 +139,8 @@ class Store {
   void take_in(const PartDone& done);
   bool has_failed(const Lease& lease) const;
   void drop(uint32_t group, uint32_t slot);
+  void feed_waves(Lease* lease);
+  void end_waves(Lease* lease);
   void fill(uint32_t group, uint32_t slot, bool guessed);
   bool begin_guess();
   void settle_guesses(uint32_t group, const std::vector<int32_t>& experts);

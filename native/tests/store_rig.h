@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "arrivals.h"
 #include "bed.h"
 #include "check.h"
 #include "scripted_backend.h"
@@ -31,6 +32,33 @@ class StoreRig {
     for (uint32_t part = 0; part < order.size(); ++part) order[part] = part;
     lease->experts = experts;
     return store->acquire(group, order, n_transient, lease);
+  }
+
+  // After acquire() refused.
+  bool acquire_in_waves(guanaco::Lease* lease, uint32_t group, const Experts& experts,
+                        const std::vector<uint32_t>& parts) {
+    guanaco::Lease refused;
+    REQUIRE(!acquire(&refused, group, experts));
+    lease->experts = experts;
+    return store->acquire_in_waves(group, parts, lease);
+  }
+  // Uses every expert, product by product, and checks what it sees; false when a read failed for good.
+  bool use_in_waves(guanaco::Lease* lease) {
+    std::vector<size_t> ready;
+    std::string error;
+    for (size_t product = 0; product < lease->waves.parts.size(); ++product) {
+      const uint32_t part = lease->waves.parts[product];
+      guanaco::Arrivals arrivals;
+      arrivals.begin(store.get(), lease, product, part);
+      while (!arrivals.is_done()) {
+        if (!arrivals.take(&ready, &error)) return false;
+        for (const size_t i : ready) {
+          CHECK(part_bytes(lease->group, part, arrivals.slot(i)) == bed.slice(lease->group, part, lease->experts[i]));
+          arrivals.used(i);
+        }
+      }
+    }
+    return true;
   }
 
   bool wait_all(guanaco::Lease* lease) {
@@ -118,15 +146,20 @@ class RandomWalk {
       const Experts experts = some_experts(4);
       const size_t n_transient = below(experts.size() + 1);
       leases_.emplace_back();
-      if (!rig->acquire(&leases_.back(), static_cast<uint32_t>(below(3)), experts, n_transient)) leases_.pop_back();
+      const uint32_t group = static_cast<uint32_t>(below(3));
+      guanaco::Lease* lease = &leases_.back();
+      if (!rig->acquire(lease, group, experts, n_transient) && !rig->store->acquire_in_waves(group, {1, 0}, lease)) {
+        leases_.pop_back();
+      }
       return;
     }
     if (leases_.empty()) return;
     const size_t which = below(leases_.size());
     if (below(3) != 0) {
-      const bool whole = rig->wait_all(&leases_[which]);
-      if (whole) rig->check_bytes(leases_[which]);
-      ++(whole ? n_good : n_failed);
+      const bool in_waves = leases_[which].waves.on;
+      const bool whole = in_waves ? rig->use_in_waves(&leases_[which]) : rig->wait_all(&leases_[which]);
+      if (whole && !in_waves) rig->check_bytes(leases_[which]);
+      ++(in_waves ? n_waves : whole ? n_good : n_failed);
     }
     rig->store->release(&leases_[which]);
     leases_.erase(leases_.begin() + static_cast<long>(which));
@@ -142,7 +175,7 @@ class RandomWalk {
     rig->serve(2, {5, 6, 7});
   }
 
-  uint64_t n_good = 0, n_failed = 0;
+  uint64_t n_good = 0, n_failed = 0, n_waves = 0;
 
  private:
   std::mt19937 random_;

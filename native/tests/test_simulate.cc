@@ -34,6 +34,15 @@ struct Sim {
     return n_missed;
   }
 
+  int pass(uint32_t group, const Experts& experts) {
+    Numbers room(experts.size());
+    uint32_t n = 0;
+    const int n_missed =
+        guanaco_sim_pass(handle, group, experts.data(), static_cast<uint32_t>(experts.size()), room.data(), &n);
+    victims.assign(room.begin(), room.begin() + n);
+    return n_missed;
+  }
+
   guanaco_sim* handle = nullptr;
   std::string error;
   Numbers victims;
@@ -166,4 +175,19 @@ TEST(simulate_learns_from_a_prompts_rows) {
   CHECK_EQ(with.serve(0, {0}, 0, {0, 8}), -2);
   CHECK_EQ(with.serve(0, {0}, 0, {-1, 0}), -2);
   CHECK_EQ(without.serve(0, {5}), 1);
+}
+
+// What does not fit passes through half of the slots, which are empty afterwards.
+TEST(simulate_selections_in_waves) {
+  Sim sim("lru", {16}, {0}, {2}, {4});
+  CHECK_EQ(sim.serve(0, {1, 2, 3, 4}), 4);
+  CHECK_EQ(sim.serve(0, {1, 2, 5, 6, 7}), -1);
+  CHECK_EQ(sim.pass(0, {1, 4, 5, 6, 7}), 4);  // 1 and 2 had to go
+  CHECK_EQ(sim.victims, (Numbers{1, 2}));
+  CHECK_EQ(sim.serve(0, {8, 9}), 2);
+  CHECK(sim.victims.empty());
+  CHECK_EQ(sim.serve(0, {3, 4}), 0);
+  CHECK_EQ(sim.pass(1, {1}), -2);
+  CHECK_EQ(sim.pass(0, {1, 1}), -2);
+  CHECK_EQ(sim.pass(0, {16}), -2);
 }

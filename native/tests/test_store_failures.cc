@@ -184,7 +184,7 @@ TEST(store_random_walk) {
     }
     walk.end(&rig);
   }
-  std::printf("  %llu leases whole, %llu failed\n", static_cast<unsigned long long>(walk.n_good),
-              static_cast<unsigned long long>(walk.n_failed));
-  CHECK(walk.n_good > 1000 && walk.n_failed > 100);
+  std::printf("  %llu leases whole, %llu failed, %llu in waves\n", static_cast<unsigned long long>(walk.n_good),
+              static_cast<unsigned long long>(walk.n_failed), static_cast<unsigned long long>(walk.n_waves));
+  CHECK(walk.n_good > 1000 && walk.n_failed > 100 && walk.n_waves > 100);
 }

@@ -40,6 +40,9 @@ def both_serve(
         for index, selection in enumerate(served):
             expected = reference.serve(selection)
             assert native.serve(selection) == expected, f"{name}, selection {index}: {selection}"
+            if expected is None:  # in waves
+                expected = reference.pass_through(selection)
+                assert native.pass_through(selection) == expected, f"{name}, selection {index}: {selection}"
     return reference
 
 
@@ -106,6 +109,9 @@ def test_a_cache_holds_what_it_served_and_no_more_than_its_slots(case: Case) -> 
             served = cache.serve(selection)
             if served is None:
                 assert len(wanted) > case.shape.n_slots[case.shape.size_class[selection.group]]
+                passed = cache.pass_through(selection)
+                resident -= set(passed.victims)
+                assert passed.misses == len(wanted - resident)
                 continue
             assert served.misses == len(wanted - resident)
             assert set(served.victims) <= resident - wanted

@@ -50,6 +50,7 @@ STATS = NativeStats(
     pilot_wasted=0,
     pilot_wasted_bytes=0,
     overlapped=3,
+    waves=0,
     pilot_control_right=0,
     pilot_control_total=0,
     replay_exhausted=False,

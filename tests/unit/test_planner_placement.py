@@ -162,11 +162,28 @@ def test_too_few_experts_per_layer_are_refused_with_the_number_that_works() -> N
     assert _plan(model, 1 * GIB, max_experts=4).slots == 4
 
 
-def test_a_batch_whose_experts_do_not_fit_is_made_smaller_and_said_so() -> None:
+def test_a_batch_whose_experts_do_not_fit_runs_in_waves_and_said_so() -> None:
     model = moe_model([_SLICES] * 2, n_expert=64, top_k=4)
-    made = _plan(model, 2 * GIB, max_experts=16)  # 32 slots: 8 tokens x 4 experts
+    made = _plan(model, 2 * GIB, max_experts=16)  # 32 slots
+    assert made.n_ubatch == 512
+    assert "may need all 64 experts of a layer at once" in made.warnings[0]
+    assert not any("at once" in text for text in _plan(model, 2 * GIB, max_experts=32).warnings)
+
+
+def test_in_the_page_cache_nothing_can_pass_through_so_the_batch_is_made_smaller() -> None:
+    model = moe_model([_SLICES] * 2, n_expert=64, top_k=4)
+    made = _plan(model, 2 * GIB, max_experts=16, io="pagecache")  # 8 tokens x 4 experts
     assert made.n_ubatch == 8
     assert "8 tokens at a time instead of 512" in made.warnings[0]
+
+
+def test_waves_take_16_slots_or_one_tokens_experts() -> None:
+    few = moe_model([_SLICES] * 8, n_expert=64, top_k=4)
+    assert _plan(few, 2 * GIB, max_experts=4).n_ubatch == 512
+    many = moe_model([_SLICES], n_expert=64, top_k=24)
+    assert _plan(many, 2 * GIB, max_experts=24).n_ubatch == 512
+    short = moe_model([_SLICES], n_expert=64, top_k=4)
+    assert _plan(short, 2 * GIB, max_experts=12).n_ubatch == 2  # 12 slots hold three tokens' experts
 
 
 def test_below_a_token_cycle_it_warns() -> None:

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define GUANACO_API __attribute__((visibility("default")))
-#define GUANACO_ABI_VERSION 2
+#define GUANACO_ABI_VERSION 3
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,6 +41,10 @@ GUANACO_API int guanaco_sim_prior(guanaco_sim* sim, uint32_t group, const double
 GUANACO_API int guanaco_sim_serve(guanaco_sim* sim, uint32_t group, const int32_t* experts, uint32_t n,
                                   uint32_t n_transient, const int32_t* rows, uint32_t n_rows, uint32_t n_used,
                                   uint32_t* victims, uint32_t* n_victims);
+/* The same for a selection that does not fit: its experts pass through a few slots, which are empty afterwards. What is
+ * missing then counts as read. Returns how many that are; -2 when a number is out of range. */
+GUANACO_API int guanaco_sim_pass(guanaco_sim* sim, uint32_t group, const int32_t* experts, uint32_t n, uint32_t* victims,
+                                 uint32_t* n_victims);
 /* Serves a decode trace: ids[token][group][the largest top_k], a negative id is none. `counters` gets hits, misses,
  * evictions, and the nanoseconds spent in the policy and the bookkeeping, all of this call. Returns 0; -1 or -2 as
  * above, after what came before was served; -2 too when no top_k is known. */

@@ -75,6 +75,30 @@ class Cache:
         self.evictions += len(victims)
         return Served(len(missing), tuple(victims))
 
+    def pass_through(self, selection: Selection) -> Served:
+        """Counts a selection that ``serve`` refused: it passes through slots that are empty afterwards, half
+        of them at most. The policy learns nothing from it."""
+        group, experts = selection.group, selection.experts
+        size_class = self.shape.size_class[group]
+        n_missing = sum((group, expert) not in self._slot_of for expert in experts)
+        taken, victims = [], []
+        for _ in range(min(max(n_missing, 1), max(self.shape.n_slots[size_class] // 2, 1))):
+            slot, evicted = self._take_slot(size_class)
+            taken.append(slot)
+            self._pins[size_class][slot] += 1
+            if evicted is not None:
+                victims.append(evicted)
+                self._owner[size_class][slot] = None
+                self.policy.emptied(size_class, slot)
+        misses = sum((group, expert) not in self._slot_of for expert in experts)
+        for slot in taken:
+            self._pins[size_class][slot] -= 1
+            self._empty[size_class].append(slot)
+        self.hits += len(experts) - misses
+        self.misses += misses
+        self.evictions += len(victims)
+        return Served(misses, tuple(victims))
+
     def _take_slot(self, size_class: int) -> tuple[int, tuple[int, int] | None]:
         if self._empty[size_class]:
             return self._empty[size_class].pop(), None

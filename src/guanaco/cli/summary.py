@@ -111,6 +111,7 @@ def streaming_json(facts: RunFacts) -> dict[str, Any] | None:
         "bytes_per_token": facts.bytes_per_token,
         "prefetch_calls": stats.prefetch_calls,
         "overlapped": stats.overlapped,
+        "waves": stats.waves,
         "pilot": pilot_json(facts.pilot, stats),
         "prior": list(facts.prior),
         "preloaded": stats.preloaded,

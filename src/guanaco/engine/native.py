@@ -18,7 +18,7 @@ from guanaco.errors import EngineError
 from guanaco.model.map import ModelMap
 from guanaco.planner.plan import Plan
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 PLAN_VARIABLE = "GUANACO_PLAN"
 PARENT_VARIABLE = "GUANACO_PLAN_PARENT"
 LIBRARY_VARIABLE = "GUANACO_LIBRARY"
@@ -33,14 +33,14 @@ _WORDS = (
     "evict_hot", "evict_reread", "hot_slots", "pinned", "least_pin_budget", "most_pin_budget",
     "preloaded", "preload_ended",
     "pilot_calls", "pilot_slices", "pilot_guessed", "pilot_right", "pilot_selected", "pilot_useful",
-    "pilot_wasted", "pilot_wasted_bytes", "overlapped", "pilot_control_right", "pilot_control_total",
+    "pilot_wasted", "pilot_wasted_bytes", "overlapped", "waves", "pilot_control_right", "pilot_control_total",
     "error_length",
 )  # fmt: skip
 _CONTROLS = (
     "replay_on", "replay_position", "replay_exhausted", "fail_reads", "mutation", "fail_slices",
     "pilot_control", "warm_start",
 )  # fmt: skip
-_RESERVED_WORDS = 14
+_RESERVED_WORDS = 13
 _CONTROLS_OFFSET = 8 * len(_WORDS) + _ERROR_BYTES
 STATS_BYTES = _CONTROLS_OFFSET + 8 * (len(_CONTROLS) + _RESERVED_WORDS)
 
@@ -81,6 +81,7 @@ class NativeStats:
     pilot_wasted: int
     pilot_wasted_bytes: int
     overlapped: int
+    waves: int  # selections that did not fit the slots and were computed in waves
     pilot_control_right: int
     pilot_control_total: int
     replay_exhausted: bool

@@ -17,6 +17,8 @@ PAGE_BYTES = 4 * KIB
 HUGE_PAGE_BYTES = 2 * MIB
 # Shares of a class are counted in these steps, so that every class gets the same fraction.
 _SHARE_STEPS = 1 << 24
+# A batch whose layers pass through the slots in waves takes half of these: enough reads to keep a drive busy.
+_WAVE_SLOTS = 16
 # Reads in flight that need a staging buffer: enough to keep a drive busy, bounded for large slices.
 _STAGING_BYTES = 32 * MIB
 _STAGING_FEWEST, _STAGING_MOST = 4, 32
@@ -44,6 +46,10 @@ class ExpertClass:
         return max(
             sum(min(group.n_expert, n_ubatch * group.top_k) for group in groups) for groups in self.layers
         )
+
+    def needed_in_waves(self, n_ubatch: int) -> int:
+        """Slots with which such a batch runs, its experts in turn where they do not fit. One token never has to."""
+        return min(self.needed(n_ubatch), max(self.needed(1), _WAVE_SLOTS))
 
     def with_slots(self, slots: int) -> SizeClass:
         layout = self.layout
@@ -85,8 +91,10 @@ def arena_bytes(classes: Sequence[ExpertClass], slots: Sequence[int]) -> int:
     )
 
 
-def needed_slots(classes: Sequence[ExpertClass], n_ubatch: int) -> tuple[int, ...]:
-    return tuple(item.needed(n_ubatch) for item in classes)
+def needed_slots(
+    classes: Sequence[ExpertClass], n_ubatch: int, *, in_waves: bool = False
+) -> tuple[int, ...]:
+    return tuple(item.needed_in_waves(n_ubatch) if in_waves else item.needed(n_ubatch) for item in classes)
 
 
 def capped_slots(classes: Sequence[ExpertClass], per_layer: int) -> tuple[int, ...]:

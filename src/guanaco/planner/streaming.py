@@ -24,7 +24,7 @@ _LAZY_SHARE, _LAZY_FEWEST_BYTES = 16, 64 * MIB
 
 
 def streaming_plan(load: Load, budget_bytes: int) -> Plan | None:
-    """The largest batch whose one-layer need has room, then as many experts as fit."""
+    """The largest batch that has room, its layers in waves if need be, then as many experts as fit."""
     larger: int | None = None
     for n_ubatch in load.batches:
         slots = _slots(load, budget_bytes, n_ubatch, larger)
@@ -36,7 +36,7 @@ def streaming_plan(load: Load, budget_bytes: int) -> Plan | None:
 
 def least_experts_per_layer(load: Load) -> int:
     """The smallest arena, in experts per MoE layer, that can run the smallest batch."""
-    needed = needed_slots(load.classes, load.costs.batches[0])
+    needed = _needed_slots(load, load.costs.batches[0])
     most = max(group.n_expert for group in load.model.groups)
     return next(
         (
@@ -46,6 +46,11 @@ def least_experts_per_layer(load: Load) -> int:
         ),
         most,
     )
+
+
+def _needed_slots(load: Load, n_ubatch: int) -> tuple[int, ...]:
+    # The page cache has no slots that experts could pass through.
+    return needed_slots(load.classes, n_ubatch, in_waves=load.config.io != "pagecache")
 
 
 def _slots(load: Load, budget_bytes: int, n_ubatch: int, larger: int | None) -> tuple[int, ...] | None:
@@ -59,12 +64,12 @@ def _slots(load: Load, budget_bytes: int, n_ubatch: int, larger: int | None) -> 
     def fits(slots: tuple[int, ...]) -> bool:
         return arena_bytes(load.classes, slots) + _work_bytes(load, n_ubatch, slots) <= room
 
-    needed = needed_slots(load.classes, n_ubatch)
+    needed = _needed_slots(load, n_ubatch)
     if load.config.max_experts > 0:
         asked = capped_slots(load.classes, load.config.max_experts)
         return asked if all(map(int.__ge__, asked, needed)) and fits(asked) else None
     everything = tuple(item.n_experts for item in load.classes)
-    most = everything if larger is None else needed_slots(load.classes, larger)
+    most = everything if larger is None else _needed_slots(load, larger)
     return fit_slots(load.classes, needed, most, fits)
 
 
@@ -167,8 +172,18 @@ def _warnings(load: Load, n_ubatch: int, slots: tuple[int, ...]) -> tuple[str, .
     warnings = []
     if n_ubatch < load.batches[0]:
         warnings.append(
-            f"prompts are processed {n_ubatch} tokens at a time instead of {load.batches[0]}: more tokens "
-            "may need more experts of one layer than there is room for"
+            f"prompts are processed {n_ubatch} tokens at a time instead of {load.batches[0]}: "
+            + (
+                "more tokens may need more experts of one layer than there is room for"
+                if load.config.io == "pagecache"
+                else "the buffers of more leave no room for experts"
+            )
+        )
+    most = max(sum(group.n_expert for group in groups) for item in load.classes for groups in item.layers)
+    if any(map(int.__lt__, slots, needed_slots(load.classes, n_ubatch))) and load.config.io != "pagecache":
+        warnings.append(
+            f"a prompt batch may need all {most} experts of a layer at once, more than there is room for: "
+            "they are read in turn, each once a batch, and none is kept for the next"
         )
     cycle = sum(item.top_k_sum for item in load.classes)
     if any(count < item.top_k_sum for item, count in zip(load.classes, slots, strict=True)):

@@ -95,6 +95,9 @@ def _streaming(stats: NativeStats) -> list[Family]:
         _counter(
             "guanaco_experts_overlapped_total", "Experts computed while others were read.", stats.overlapped
         ),
+        _counter(
+            "guanaco_expert_waves_total", "Selections that passed through few slots in waves.", stats.waves
+        ),
         _counter("guanaco_expert_read_bytes_total", "Bytes read for experts.", stats.bytes_read),
         _counter("guanaco_expert_unmanaged_total", "Expert products not streamed.", stats.unmanaged),
         _counter("guanaco_expert_read_errors_total", "Reads that failed for good.", stats.read_errors),

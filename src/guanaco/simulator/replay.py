@@ -84,7 +84,7 @@ class NativeCache:
         victims, n_victims = (_WORD * n)(), _WORD(0)
         n_used = len(selection.rows[0]) if selection.rows else 0
         ids = [expert for row in selection.rows for expert in row]
-        misses = self._library.guanaco_sim_serve(
+        misses: int = self._library.guanaco_sim_serve(
             self._sim,
             selection.group,
             experts,
@@ -98,10 +98,21 @@ class NativeCache:
         )
         if misses == _DOES_NOT_FIT:
             return None
-        if misses < 0:
-            raise ValueError(f"{selection} does not fit the shape of the cache")
-        keys = victims[: n_victims.value]
-        return Served(misses, tuple((key >> _GROUP_SHIFT, key & _EXPERT_MASK) for key in keys))
+        return _served(selection, misses, victims[: n_victims.value])
+
+    def pass_through(self, selection: Selection) -> Served:
+        """Serves a selection that does not fit the slots in waves; the slots it takes are empty afterwards."""
+        n = len(selection.experts)
+        victims, n_victims = (_WORD * n)(), _WORD(0)
+        misses: int = self._library.guanaco_sim_pass(
+            self._sim,
+            selection.group,
+            (ctypes.c_int32 * n)(*selection.experts),
+            n,
+            victims,
+            ctypes.byref(n_victims),
+        )
+        return _served(selection, misses, victims[: n_victims.value])
 
     def replay(self, trace: Trace) -> Counts:
         """Serves a whole trace in one call; its top-k and layers are those of the shape."""
@@ -181,14 +192,18 @@ def replay_recorded(library: Path, policy: str, recorded: Recorded, name: str) -
     hits = misses = evictions = 0
     with NativeCache(library, policy, recorded.shape) as cache:
         for selection in recorded.selections:
-            served = cache.serve(selection)
-            if served is None:
-                raise _too_many(name)
+            served = cache.serve(selection) or cache.pass_through(selection)
             hits += len(selection.experts) - served.misses
             misses += served.misses
             evictions += len(served.victims)
         hot, reread = cache.evictions()
     return Counts(hits, misses, evictions, evict_hot=hot, evict_reread=reread)
+
+
+def _served(selection: Selection, misses: int, keys: Sequence[int]) -> Served:
+    if misses < 0:
+        raise ValueError(f"{selection} does not fit the shape of the cache")
+    return Served(misses, tuple((key >> _GROUP_SHIFT, key & _EXPERT_MASK) for key in keys))
 
 
 def _optimum(name: str, shape: PolicyShape, served: Sequence[Selection]) -> Counts:
@@ -207,6 +222,7 @@ def _open(path: Path) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
         create, destroy = library.guanaco_sim_create, library.guanaco_sim_destroy
         serve, whole = library.guanaco_sim_serve, library.guanaco_sim_replay
+        passes = library.guanaco_sim_pass
         evictions = library.guanaco_sim_evictions
     except (OSError, AttributeError) as problem:
         raise EngineError(
@@ -215,11 +231,12 @@ def _open(path: Path) -> ctypes.CDLL:
     handle, text = ctypes.c_void_p, ctypes.c_char_p
     number = ctypes.POINTER(ctypes.c_uint64)
     create.restype, destroy.restype, evictions.restype = handle, None, None
-    serve.restype = whole.restype = ctypes.c_int
+    serve.restype = whole.restype = passes.restype = ctypes.c_int
     create.argtypes = [text, _WORD, _WORDS, _WORDS, _WORDS, _WORD, _WORDS, text, ctypes.c_ulong]
     destroy.argtypes = [handle]
     numbers = ctypes.POINTER(ctypes.c_int32)
     serve.argtypes = [handle, _WORD, numbers, _WORD, _WORD, numbers, _WORD, _WORD, _WORDS, _WORDS]
+    passes.argtypes = [handle, _WORD, numbers, _WORD, _WORDS, _WORDS]
     whole.argtypes = [handle, ctypes.POINTER(ctypes.c_int16), _WORD, number]
     evictions.argtypes = [handle, number, number]
     return library
