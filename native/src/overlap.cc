@@ -78,6 +78,7 @@ bool Overlap::run(Binding* binding, PartUse* use, Tensor* shadow, Store* store, 
     for (size_t next = 0; next < ready_.size();) {
       // What arrives meanwhile makes room for what waits for a buffer.
       if (next > 0 && !arrivals_.is_done()) store->poll();
+      if (is_given_up(**stats_)) return false;
       const size_t first = next;
       next = gather_rows(*binding, first);
       if (!compute(*binding, *use, shadow)) {

@@ -25,7 +25,7 @@ class Overlap {
   // to run them.
   bool can_run(const Binding& binding);
   // Computes the whole product `use`; `shadow` are its weights over the slots, all of them when its experts pass through in
-  // waves. False, with a reason, when a read failed
+  // waves. False when the graph was given up, or, with a reason, when a read failed
   // for good or the engine did.
   bool run(Binding* binding, PartUse* use, Tensor* shadow, Store* store, std::string* error);
 

@@ -26,6 +26,7 @@ struct Seam::Restore {
   Seam* seam;
   Scheduler* scheduler;
   ~Restore() {
+    (*seam->stats_)->running = 0;
     seam->api_.set_eval_callback(scheduler, seam->user_.function, seam->user_.user_data);
     seam->put_back();
     seam->current_ = nullptr;
@@ -80,6 +81,7 @@ int Seam::compute(Scheduler* scheduler, Graph* graph, const UserCallback& user) 
   int status = kStatusFailed;
   {
     const Restore restore{this, scheduler};  // however the graph ends
+    (*stats_)->running = (*stats_)->graphs + 1;
     api_.set_eval_callback(scheduler, &Seam::trampoline, this);
     status = api_.graph_compute_async(scheduler, graph);
   }
@@ -99,6 +101,7 @@ bool Seam::on_ask(Tensor* tensor) {
   bool need = false;
   const std::vector<Event>& events = current_->events;
   matched_begin_ = cursor_;
+  failed_ = failed_ || is_given_up(**stats_);
   // Before anything is bound: whoever looks on sees the engine's own weights and ids.
   user_asked_ = !failed_ && user_.function != nullptr && user_.function(tensor, true, user_.user_data);
   for (; cursor_ < events.size() && events[cursor_].node == tensor; ++cursor_) {
@@ -109,7 +112,8 @@ bool Seam::on_ask(Tensor* tensor) {
         break;
       case EventKind::kUse:
         if (binding.ids_index < 0 && !binding.served && !failed_) serve(&binding);
-        need = bind(&binding, &binding.uses[events[cursor_].use]) || need;
+        // A large product takes long: after it is a place to give the graph up.
+        need = bind(&binding, &binding.uses[events[cursor_].use]) || need || is_batch(binding);
         break;
       case EventKind::kWait:
         need = need || (binding.lease.active && !binding.overlaps &&
@@ -129,6 +133,7 @@ bool Seam::on_ask(Tensor* tensor) {
 
 bool Seam::on_computed(Tensor* tensor) {
   const std::vector<Event>& events = current_->events;
+  failed_ = failed_ || is_given_up(**stats_);
   for (size_t i = matched_begin_; i < cursor_ && !failed_; ++i) {
     if (events[i].node != tensor) continue;
     Binding& binding = current_->bindings[events[i].binding];
@@ -346,7 +351,9 @@ void Seam::run_taken(Binding* binding, PartUse* use) {
   use->node->op = api_.op_mul_mat_id;
   use->taken = false;
   std::string error;
-  if (!overlap_.run(binding, use, as_tensor(use->shadow), store_, &error)) fail(error);
+  if (overlap_.run(binding, use, as_tensor(use->shadow), store_, &error)) return;
+  failed_ = true;
+  if (!is_given_up(**stats_)) (*stats_).set_error(error);
 }
 
 void Seam::mark_bound(uint32_t group, uint32_t part) {

@@ -44,6 +44,7 @@ struct StatsBlock {
   Word overlapped;                   // experts that computed while others of their layer were read
   Word waves;                        // selections that did not fit the slots and were computed in waves
   Word pilot_control_right, pilot_control_total;  // under `pilot_control`: ids a layer's own router selected again
+  Word running;                      // number of the graph that is being computed, from 1; 0: none
   Word error_length;
   char error[kErrorBytes];
   // Controls, written by the parent. Replay: a benchmark tool. Faults and `pilot_control` need `testing`.
@@ -53,7 +54,8 @@ struct StatsBlock {
   Word fail_slices;  // the next N slices fail for good
   Word pilot_control;  // 1: run each layer's own router on its own state too and count what it gets right
   Word warm_start;     // 1: the model is ready, read likely experts until the first request
-  Word reserved[13];
+  Word give_up;        // number of a graph whose results nobody waits for: it fails where it is
+  Word reserved[11];
 };
 
 class Stats {
@@ -74,6 +76,12 @@ class Stats {
  private:
   StatsBlock* block_ = nullptr;
 };
+
+// Whether the graph that is being computed is one to give up.
+inline bool is_given_up(const StatsBlock& stats) {
+  const uint64_t number = stats.give_up.load(std::memory_order_relaxed);
+  return number != 0 && number == stats.running.load(std::memory_order_relaxed);
+}
 
 inline void add(Word& word, uint64_t n) { word.fetch_add(n, std::memory_order_relaxed); }
 

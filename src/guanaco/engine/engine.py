@@ -198,6 +198,13 @@ class Engine:
             raise EngineError(f"no native library is preloaded, so {name} cannot be set")
         self._stats_file.control(name, value)
 
+    def running_graph(self) -> int:
+        """Number of the graph that the worker computes right now; 0: none, or not known without streaming.
+
+        ``control("give_up", number)`` has it fail at its next step.
+        """
+        return 0 if self._stats_file is None else self._stats_file.running_graph()
+
     def peak_bytes(self) -> int | None:
         """Highest resident memory of parent and worker so far, see ``engine.memory``."""
         if self._peak is None:

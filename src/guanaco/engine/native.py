@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,13 +35,13 @@ _WORDS = (
     "preloaded", "preload_ended",
     "pilot_calls", "pilot_slices", "pilot_guessed", "pilot_right", "pilot_selected", "pilot_useful",
     "pilot_wasted", "pilot_wasted_bytes", "overlapped", "waves", "pilot_control_right", "pilot_control_total",
-    "error_length",
+    "running", "error_length",
 )  # fmt: skip
 _CONTROLS = (
     "replay_on", "replay_position", "replay_exhausted", "fail_reads", "mutation", "fail_slices",
-    "pilot_control", "warm_start",
+    "pilot_control", "warm_start", "give_up",
 )  # fmt: skip
-_RESERVED_WORDS = 13
+_RESERVED_WORDS = 11
 _CONTROLS_OFFSET = 8 * len(_WORDS) + _ERROR_BYTES
 STATS_BYTES = _CONTROLS_OFFSET + 8 * (len(_CONTROLS) + _RESERVED_WORDS)
 
@@ -249,6 +250,7 @@ class StatsFile:
             return None
         controls = struct.unpack_from(f"={len(_CONTROLS)}Q", block, _CONTROLS_OFFSET)
         length = min(words.pop("error_length"), _ERROR_BYTES)
+        words.pop("running")
         text_at = 8 * len(_WORDS)
         return NativeStats(
             state=_STATES[words.pop("state")],
@@ -258,6 +260,11 @@ class StatsFile:
             last_error=block[text_at : text_at + length].decode(errors="replace"),
             **words,
         )
+
+    def running_graph(self) -> int:
+        """Number of the graph that is being computed; 0: none."""
+        block = os.pread(self._descriptor, 8, 8 * _WORDS.index("running"))
+        return int.from_bytes(block, sys.byteorder)
 
     def control(self, name: str, value: int) -> None:
         """Sets one control word: replay of routing, or a fault for tests."""

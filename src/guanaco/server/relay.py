@@ -46,6 +46,7 @@ class RelayResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         counts = self._serving.counts
         counts.in_flight += 1
+        is_cancelled = False
         relay = asyncio.create_task(self._relay(send))
         leaving = asyncio.create_task(_until_gone(receive))
         try:
@@ -54,6 +55,7 @@ class RelayResponse(Response):
                 counts.answered[scope["path"], relay.result()] += 1
             else:
                 counts.cancelled += 1
+                is_cancelled = True
         finally:
             counts.in_flight -= 1
             try:
@@ -64,6 +66,8 @@ class RelayResponse(Response):
             finally:
                 if self._request_body is not None:
                     self._request_body.release()
+                if is_cancelled:
+                    self._serving.abandoned.client_left()
 
     async def _relay(self, send: Send) -> int:
         """Send the whole answer; its status."""

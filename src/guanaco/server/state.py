@@ -10,6 +10,7 @@ import httpx
 
 from guanaco.engine.engine import Engine
 from guanaco.planner.memory import slot_context
+from guanaco.server.abandoned import Abandoned
 from guanaco.server.bodies import BodyRoom
 from guanaco.server.costs import ModelSizes
 from guanaco.server.problems import RequestError
@@ -41,6 +42,7 @@ class Serving:
         self.created = int(time.time())
         self.load_fraction: float | None = None
         self._upstream: httpx.AsyncClient | None = None
+        self.abandoned = Abandoned(lambda: self.counts.in_flight > 0, self._running_graph, self._give_up)
 
     @property
     def sizes(self) -> ModelSizes:
@@ -78,6 +80,13 @@ class Serving:
             )
         return self._upstream
 
+    def _running_graph(self) -> int:
+        return self.engine.running_graph()
+
+    def _give_up(self, number: int) -> None:
+        self.engine.control("give_up", number)
+
     async def aclose(self) -> None:
+        await self.abandoned.aclose()
         if self._upstream is not None:
             await self._upstream.aclose()
