@@ -82,7 +82,7 @@ void Cache::serve_in_waves(const Selection& selection, Served* out, std::vector<
   const size_t n_missing =
       static_cast<size_t>(std::count_if(selection.experts, selection.experts + selection.n, is_missing));
   // The other half goes on holding what decoding uses.
-  const size_t n_taken = std::min(std::max<size_t>(n_missing, 1), std::max<size_t>(cls.n_free / 2, 1));
+  const size_t n_taken = std::min(n_missing, std::max<size_t>(cls.n_free / 2, 1));
   for (size_t i = 0; i < n_taken; ++i) {
     taken->push_back(take_slot(size_class, out));
     empty_slot(size_class, taken->back());

@@ -82,7 +82,7 @@ class Cache:
         size_class = self.shape.size_class[group]
         n_missing = sum((group, expert) not in self._slot_of for expert in experts)
         taken, victims = [], []
-        for _ in range(min(max(n_missing, 1), max(self.shape.n_slots[size_class] // 2, 1))):
+        for _ in range(min(n_missing, max(self.shape.n_slots[size_class] // 2, 1))):
             slot, evicted = self._take_slot(size_class)
             taken.append(slot)
             self._pins[size_class][slot] += 1
