@@ -50,6 +50,7 @@ class EngineSpec:
     native_extra: dict[str, Any] = field(default_factory=dict)  # more keywords for ``native.plan_text``
     environment: dict[str, str | None] = field(default_factory=dict)  # of the worker; None removes
     warmup: bool = True  # llama.cpp's empty run after loading; never with streaming
+    bind_threads: bool = True  # to a processor each, where there are as many
 
     @property
     def alias(self) -> str:
@@ -227,6 +228,7 @@ class Engine:
             preload=None if library is None else str(library),
             verbose=self.spec.verbose,
             warmup=self.spec.warmup,
+            bind_threads=self.spec.bind_threads,
         )
 
     def _write_plan(self) -> Path:

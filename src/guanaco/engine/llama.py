@@ -8,11 +8,13 @@ engine of another version: the seam is proven for exactly one. Imports the engin
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from guanaco.config import LoadConfig, SamplingConfig
+from guanaco.engine.cpus import one_each
 from guanaco.errors import EngineError
 from guanaco.planner.plan import Plan
 from guanaco.units import MIB
@@ -55,6 +57,7 @@ class WorkerSettings:
     sampling: SamplingConfig
     verbose: bool
     warmup: bool
+    bind_threads: bool  # one processor each, where that is possible
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -76,6 +79,7 @@ def worker_settings(
     preload: str | None,
     verbose: bool,
     warmup: bool = True,
+    bind_threads: bool = True,
 ) -> WorkerSettings:
     """What the user asked for, as far as the plan allows it. Pure."""
     return WorkerSettings(
@@ -105,6 +109,7 @@ def worker_settings(
         sampling=sampling,
         verbose=verbose,
         warmup=warmup,
+        bind_threads=bind_threads,
     )
 
 
@@ -154,6 +159,8 @@ def common_params(settings: WorkerSettings, engine: Any) -> Any:
     params.n_parallel = settings.n_parallel
     params.cpuparams.n_threads = settings.n_threads
     params.cpuparams_batch.n_threads = settings.n_threads_batch
+    if settings.bind_threads:
+        _bind_threads(params)
     params.cache_type_k = _kv_type(engine, settings.cache_type_k)
     params.cache_type_v = _kv_type(engine, settings.cache_type_v)
     params.flash_attn_type = _flash_attn(engine, settings.flash_attn)
@@ -185,6 +192,15 @@ def common_params(settings: WorkerSettings, engine: Any) -> Any:
         params.chat_template = settings.chat_template
     _apply_sampling(params, settings.sampling, engine)
     return params
+
+
+def _bind_threads(params: Any) -> None:
+    both = (params.cpuparams, params.cpuparams_batch)
+    n_known = len(params.cpuparams.cpumask)
+    cpus = one_each([each.n_threads for each in both], os.sched_getaffinity(0), os.environ, n_known)
+    for each in both if cpus else ():
+        each.cpumask = [cpu in cpus for cpu in range(n_known)]
+        each.mask_valid = each.strict_cpu = True
 
 
 def start_server(settings: WorkerSettings) -> tuple[Any, str]:
