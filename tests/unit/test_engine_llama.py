@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,30 +85,22 @@ def test_a_library_that_was_not_preloaded_is_noticed() -> None:
         worker.check_preloaded("/opt/lib/libguanaco.so", "7f00-7f01 r-xp 0 08:01 5 /usr/lib/libc.so.6\n")
 
 
-@pytest.mark.parametrize(
-    ("n_threads", "n_threads_batch", "bind_threads", "bound"),
-    [(3, 3, True, True), (2, 2, True, False), (3, 2, True, False), (3, 3, False, False)],
-)
-def test_threads_have_a_processor_each_where_there_are_as_many(
-    monkeypatch: pytest.MonkeyPatch, n_threads: int, n_threads_batch: int, bind_threads: bool, bound: bool
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 5, 7})
-    for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.mark.parametrize("cpus", [(), (0, 5, 511)])
+def test_threads_are_bound_to_their_processors(cpus: tuple[int, ...]) -> None:
     spec = demo_spec()
     settings = llama.worker_settings(
-        replace(spec.config, n_threads_batch=n_threads_batch),
-        replace(spec.plan, n_threads=n_threads),
+        spec.config,
+        spec.plan,
         spec.sampling,
         first_file=spec.config.model,
         alias="x",
         api_key="secret",
         preload=None,
         verbose=False,
-        bind_threads=bind_threads,
+        cpus=cpus,
     )
-    params = llama.common_params(settings, llama.import_engine())
+    params = llama.common_params(llama.WorkerSettings.from_json(settings.to_json()), llama.import_engine())
     for each in (params.cpuparams, params.cpuparams_batch):
-        cpus = [cpu for cpu, is_in in enumerate(each.cpumask) if is_in]
-        assert cpus == ([0, 5, 7] if bound else [])
-        assert (each.mask_valid, each.strict_cpu) == (bound, bound)
+        assert len(each.cpumask) == llama.MOST_CPUS
+        assert tuple(cpu for cpu, is_in in enumerate(each.cpumask) if is_in) == cpus
+        assert each.mask_valid == each.strict_cpu == bool(cpus)

@@ -8,13 +8,11 @@ engine of another version: the seam is proven for exactly one. Imports the engin
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from guanaco.config import LoadConfig, SamplingConfig
-from guanaco.engine.cpus import one_each
 from guanaco.errors import EngineError
 from guanaco.planner.plan import Plan
 from guanaco.units import MIB
@@ -23,6 +21,7 @@ ENGINE_NAME = "xllamacpp"
 ENGINE_VERSION = "2026.10.11549"
 ENGINE_LABEL = f"{ENGINE_NAME} {ENGINE_VERSION}"
 COMPUTE_ERROR = "Compute error."  # what the requests of a batch whose graph failed are told
+MOST_CPUS = 512  # processors that the engine can name
 _HTTP_THREADS = 2  # always alive; the engine adds one per open request and ends it afterwards
 _LOG_WARN, _LOG_INFO = 2, 3
 
@@ -57,7 +56,7 @@ class WorkerSettings:
     sampling: SamplingConfig
     verbose: bool
     warmup: bool
-    bind_threads: bool  # one processor each, where that is possible
+    cpus: tuple[int, ...]  # one for each thread; (): the kernel chooses
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -65,7 +64,8 @@ class WorkerSettings:
     @classmethod
     def from_json(cls, text: str) -> WorkerSettings:
         fields = json.loads(text)
-        return cls(**{**fields, "sampling": SamplingConfig(**fields["sampling"])})
+        fields["sampling"], fields["cpus"] = SamplingConfig(**fields["sampling"]), tuple(fields["cpus"])
+        return cls(**fields)
 
 
 def worker_settings(
@@ -79,7 +79,7 @@ def worker_settings(
     preload: str | None,
     verbose: bool,
     warmup: bool = True,
-    bind_threads: bool = True,
+    cpus: tuple[int, ...] = (),
 ) -> WorkerSettings:
     """What the user asked for, as far as the plan allows it. Pure."""
     return WorkerSettings(
@@ -109,7 +109,7 @@ def worker_settings(
         sampling=sampling,
         verbose=verbose,
         warmup=warmup,
-        bind_threads=bind_threads,
+        cpus=cpus,
     )
 
 
@@ -159,8 +159,9 @@ def common_params(settings: WorkerSettings, engine: Any) -> Any:
     params.n_parallel = settings.n_parallel
     params.cpuparams.n_threads = settings.n_threads
     params.cpuparams_batch.n_threads = settings.n_threads_batch
-    if settings.bind_threads:
-        _bind_threads(params)
+    for threads in (params.cpuparams, params.cpuparams_batch) if settings.cpus else ():
+        threads.cpumask = [cpu in settings.cpus for cpu in range(MOST_CPUS)]
+        threads.mask_valid = threads.strict_cpu = True
     params.cache_type_k = _kv_type(engine, settings.cache_type_k)
     params.cache_type_v = _kv_type(engine, settings.cache_type_v)
     params.flash_attn_type = _flash_attn(engine, settings.flash_attn)
@@ -192,15 +193,6 @@ def common_params(settings: WorkerSettings, engine: Any) -> Any:
         params.chat_template = settings.chat_template
     _apply_sampling(params, settings.sampling, engine)
     return params
-
-
-def _bind_threads(params: Any) -> None:
-    both = (params.cpuparams, params.cpuparams_batch)
-    n_known = len(params.cpuparams.cpumask)
-    cpus = one_each([each.n_threads for each in both], os.sched_getaffinity(0), os.environ, n_known)
-    for each in both if cpus else ():
-        each.cpumask = [cpu in cpus for cpu in range(n_known)]
-        each.mask_valid = each.strict_cpu = True
 
 
 def start_server(settings: WorkerSettings) -> tuple[Any, str]:
