@@ -137,6 +137,11 @@ def speed_ratio(exact: Check, roomy: Check) -> float:
     return exact.decode_tps / roomy.decode_tps if exact.decode_tps and roomy.decode_tps else 0.0
 
 
+def names(refusal: str, budget_bytes: int) -> bool:
+    """Whether a refusal says which budget works, as it would be typed."""
+    return f"use --memory {budget_bytes // MIB}MiB," in refusal
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
@@ -151,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = ["-c", str(options.prompt + options.predict + 256)]
     n_words = options.prompt // 2
     smallest, refused = smallest_budget(model, flags)
-    good, rows = refused.exit_code != 0 and str(smallest) in refused.message.replace(",", ""), []
+    good, rows = refused.exit_code != 0 and names(refused.message, smallest), []
     print(f"two MiB below the smallest: exit {refused.exit_code}: {refused.message}", flush=True)
     for budget in ladder(model, smallest, options.steps):
         roomy = run_in_cgroup(

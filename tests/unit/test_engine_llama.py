@@ -83,3 +83,24 @@ def test_a_library_that_was_not_preloaded_is_noticed() -> None:
     worker.check_preloaded("/opt/lib/libguanaco.so", "7f00-7f01 r-xp 0 08:01 5 /opt/lib/libguanaco.so\n")
     with pytest.raises(EngineError, match="could not be preloaded"):
         worker.check_preloaded("/opt/lib/libguanaco.so", "7f00-7f01 r-xp 0 08:01 5 /usr/lib/libc.so.6\n")
+
+
+@pytest.mark.parametrize("cpus", [(), (0, 5, 511)])
+def test_threads_are_bound_to_their_processors(cpus: tuple[int, ...]) -> None:
+    spec = demo_spec()
+    settings = llama.worker_settings(
+        spec.config,
+        spec.plan,
+        spec.sampling,
+        first_file=spec.config.model,
+        alias="x",
+        api_key="secret",
+        preload=None,
+        verbose=False,
+        cpus=cpus,
+    )
+    params = llama.common_params(llama.WorkerSettings.from_json(settings.to_json()), llama.import_engine())
+    for each in (params.cpuparams, params.cpuparams_batch):
+        assert len(each.cpumask) == llama.MOST_CPUS
+        assert tuple(cpu for cpu, is_in in enumerate(each.cpumask) if is_in) == cpus
+        assert each.mask_valid == each.strict_cpu == bool(cpus)

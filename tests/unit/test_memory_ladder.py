@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from benchmarks.memory_contract import Check, in_exactly
+from benchmarks.memory_contract import Check, in_exactly, names
+
+from guanaco.config import LoadConfig
+from guanaco.planner.budget import refusal
+from guanaco.units import MIB
+from tests.support.plan_models import MODEL_PATH, moe_model
 
 BUDGET = 100
 
@@ -46,3 +51,12 @@ def test_two_more_pairs_are_run_where_the_first_is_slow(
 def test_a_run_that_failed_is_not_tried_again() -> None:
     checks, ratios = in_exactly(BUDGET, check(2 * BUDGET, 10.0), lambda limit: check(limit, None, 137))
     assert (len(checks), ratios) == (1, [0.0])
+
+
+def test_a_refusal_names_the_budget_that_works() -> None:
+    model, asked_bytes = moe_model([(4096, 4096, 4096)]), 100 * MIB
+    config = LoadConfig(MODEL_PATH, memory_bytes=asked_bytes)
+    message = refusal(model, config, asked_bytes, 171 * MIB, None).message
+    assert names(message, 171 * MIB)
+    assert not names(message, 17 * MIB)
+    assert not names(message, 172 * MIB)

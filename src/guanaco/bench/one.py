@@ -129,7 +129,13 @@ def measure(spec: RunSpec) -> dict[str, Any]:
         extra["manage"] = False
     environment = {} if way.spin_count == OUR_SPIN else {"GOMP_SPINCOUNT": way.spin_count}
     engine_spec = EngineSpec(
-        model, config, plan, warmup=way.engine_defaults, native_extra=extra, environment=environment
+        model,
+        config,
+        plan,
+        warmup=way.engine_defaults,
+        bind_threads=way.spin_count == OUR_SPIN,
+        native_extra=extra,
+        environment=environment,
     )
     with Engine(engine_spec) as engine:
         engine.start()

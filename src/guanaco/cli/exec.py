@@ -117,7 +117,11 @@ def _run(command: tuple[str, ...], loadable: Loadable) -> _Ended:
             files.plan.write_text(text)
             library = files.preloadable(library)
         environment = worker_environment(
-            os.environ, library=library, plan_file=files.plan, verbose=True, spin_count=spin_count()
+            os.environ,
+            library=library,
+            plan_file=files.plan,
+            verbose=True,
+            spin_count=spin_count(is_bound=False),
         )
         signals = _Signals()
         try:

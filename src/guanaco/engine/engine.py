@@ -20,6 +20,7 @@ from typing import Any
 from guanaco.config import LoadConfig, SamplingConfig
 from guanaco.engine import llama, native
 from guanaco.engine.client import EngineClient, Explain
+from guanaco.engine.cpus import one_each
 from guanaco.engine.heat import HeatFile, LayerHeat
 from guanaco.engine.launch import RunFiles, worker_environment
 from guanaco.engine.memory import PeakMeter, resident_bytes
@@ -50,6 +51,7 @@ class EngineSpec:
     native_extra: dict[str, Any] = field(default_factory=dict)  # more keywords for ``native.plan_text``
     environment: dict[str, str | None] = field(default_factory=dict)  # of the worker; None removes
     warmup: bool = True  # llama.cpp's empty run after loading; never with streaming
+    bind_threads: bool = True  # to a processor each, where there are as many
 
     @property
     def alias(self) -> str:
@@ -126,7 +128,7 @@ class Engine:
                 library=library,
                 plan_file=None if self._files is None else self._files.plan,
                 verbose=self.spec.verbose,
-                spin_count=spin_count(),
+                spin_count=spin_count(is_bound=bool(self._cpus())),
             )
             for name, value in self.spec.environment.items():
                 environment.pop(name, None)
@@ -234,7 +236,15 @@ class Engine:
             preload=None if library is None else str(library),
             verbose=self.spec.verbose,
             warmup=self.spec.warmup,
+            cpus=self._cpus(),
         )
+
+    def _cpus(self) -> tuple[int, ...]:
+        if not self.spec.bind_threads:
+            return ()
+        n_threads = self.spec.plan.n_threads
+        counts = {n_threads, self.spec.config.n_threads_batch or n_threads}
+        return one_each(counts, os.sched_getaffinity(0), os.environ, llama.MOST_CPUS)
 
     def _write_plan(self) -> Path:
         library = native.library_path()

@@ -21,6 +21,7 @@ ENGINE_NAME = "xllamacpp"
 ENGINE_VERSION = "2026.10.11549"
 ENGINE_LABEL = f"{ENGINE_NAME} {ENGINE_VERSION}"
 COMPUTE_ERROR = "Compute error."  # what the requests of a batch whose graph failed are told
+MOST_CPUS = 512  # processors that the engine can name
 _HTTP_THREADS = 2  # always alive; the engine adds one per open request and ends it afterwards
 _LOG_WARN, _LOG_INFO = 2, 3
 
@@ -55,6 +56,7 @@ class WorkerSettings:
     sampling: SamplingConfig
     verbose: bool
     warmup: bool
+    cpus: tuple[int, ...]  # one for each thread; (): the kernel chooses
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -62,7 +64,8 @@ class WorkerSettings:
     @classmethod
     def from_json(cls, text: str) -> WorkerSettings:
         fields = json.loads(text)
-        return cls(**{**fields, "sampling": SamplingConfig(**fields["sampling"])})
+        fields["sampling"], fields["cpus"] = SamplingConfig(**fields["sampling"]), tuple(fields["cpus"])
+        return cls(**fields)
 
 
 def worker_settings(
@@ -76,6 +79,7 @@ def worker_settings(
     preload: str | None,
     verbose: bool,
     warmup: bool = True,
+    cpus: tuple[int, ...] = (),
 ) -> WorkerSettings:
     """What the user asked for, as far as the plan allows it. Pure."""
     return WorkerSettings(
@@ -105,6 +109,7 @@ def worker_settings(
         sampling=sampling,
         verbose=verbose,
         warmup=warmup,
+        cpus=cpus,
     )
 
 
@@ -154,6 +159,9 @@ def common_params(settings: WorkerSettings, engine: Any) -> Any:
     params.n_parallel = settings.n_parallel
     params.cpuparams.n_threads = settings.n_threads
     params.cpuparams_batch.n_threads = settings.n_threads_batch
+    for threads in (params.cpuparams, params.cpuparams_batch) if settings.cpus else ():
+        threads.cpumask = [cpu in settings.cpus for cpu in range(MOST_CPUS)]
+        threads.mask_valid = threads.strict_cpu = True
     params.cache_type_k = _kv_type(engine, settings.cache_type_k)
     params.cache_type_v = _kv_type(engine, settings.cache_type_v)
     params.flash_attn_type = _flash_attn(engine, settings.flash_attn)

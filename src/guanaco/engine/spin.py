@@ -14,21 +14,27 @@ from guanaco.engine import native
 from guanaco.errors import EngineError
 
 SPIN_US = 175
-_FEWEST, _MOST = 300, 20_000
-_UNPROBED = 6500  # without the native library, which only --load-mode mmap can do
+BOUND_SPIN_US = 400  # where each thread has its processor: it takes time from that one's neighbours only
+_FEWEST, _MOST = 300, 60_000
+_UNPROBED_TURN_PS = 27_000  # without the native library, which only --load-mode mmap can do
 
 
-def count_for(turn_ps: int, spin_us: int = SPIN_US) -> int:
+def count_for(turn_ps: int, spin_us: int) -> int:
     """Turns that take ``spin_us`` when one takes ``turn_ps`` picoseconds."""
     return min(max(round(spin_us * 1_000_000 / max(1, turn_ps)), _FEWEST), _MOST)
 
 
+def spin_count(*, is_bound: bool) -> int:
+    """``GOMP_SPINCOUNT`` for this processor. ``is_bound``: each thread has a processor of its own."""
+    return count_for(_turn_ps(), BOUND_SPIN_US if is_bound else SPIN_US)
+
+
 @functools.cache
-def spin_count() -> int:
-    """``GOMP_SPINCOUNT`` for this processor; measured once a process, in half a millisecond."""
+def _turn_ps() -> int:
+    """Measured once a process, in half a millisecond."""
     try:
         library = ctypes.CDLL(str(native.library_path()))
     except EngineError:
-        return _UNPROBED
+        return _UNPROBED_TURN_PS
     library.guanaco_spin_turn_ps.restype = ctypes.c_ulong
-    return count_for(int(library.guanaco_spin_turn_ps()))
+    return int(library.guanaco_spin_turn_ps())
