@@ -37,6 +37,7 @@ N_TOKENS, N_LOGITS, N_CTX = 128, 32, 512
 ROOT = Path(__file__).resolve().parents[2]
 # One thread: the matrices are tiny, and two cells run beside each other.
 N_THREADS = 1
+WAVE_UBATCH = 64
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,13 @@ class Bench:
         chosen = plan(self.model, detect(), self.config(cell.budget, cell.io), None)
         job = replace(self._job(chosen.n_ubatch, count), n_tokens=n_tokens)
         return chosen, self.run(self.model, chosen, cell, job, mutation=mutation)
+
+    def in_waves(self, cell: Cell, *, mutation: int = 0) -> tuple[Outcome, Outcome]:
+        """The resident run and the one in the smallest arena, with a batch that none of its layers has room for."""
+        chosen = plan(self.model, detect(), self.config("smallest", cell.io), None)
+        chosen = replace(chosen, n_ubatch=WAVE_UBATCH)
+        job = replace(self._job(WAVE_UBATCH, 6), n_tokens=16, n_logits=16)
+        return run_cell(job, None, {}), self.run(self.model, chosen, cell, job, mutation=mutation)
 
     def run(self, model: ModelMap, chosen: Plan, cell: Cell, job: Job, *, mutation: int = 0) -> Outcome:
         """``model``: the map that the native plan is written from; groups left out are not managed."""

@@ -151,6 +151,24 @@ def test_a_wrong_expert_is_seen(case: Case, mutation: int, bench_of: object) -> 
     assert outcome.tokens != tokens
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("io", ["uring", "threads"])
+def test_batches_in_waves_equal_resident(case: Case, io: str, bench_of: object) -> None:
+    bench: Bench = bench_of(case)  # type: ignore[operator]
+    policy = POLICIES[CASES.index(case) % len(POLICIES)]
+    resident, streamed = bench.in_waves(Cell("smallest", io, policy))
+    assert not differences(resident, streamed)
+    assert streamed.stats is not None
+    assert streamed.stats.waves > 0, "no layer had more experts than slots"
+
+
+@pytest.mark.parametrize("case", CASES[: 1 + len(ARCHS)], ids=lambda case: case.name)
+def test_a_wrong_expert_in_waves_is_seen(case: Case, bench_of: object) -> None:
+    bench: Bench = bench_of(case)  # type: ignore[operator]
+    resident, streamed = bench.in_waves(Cell("smallest", "threads"), mutation=1)
+    assert streamed.digests != resident.digests
+
+
 def test_every_cell_was_run(capsys: pytest.CaptureFixture[str]) -> None:
     expected = CELLS_PER_MODEL * len(CASES)
     executed = sum(_executed.values())
