@@ -42,7 +42,9 @@ def asked(server: Served, body: dict[str, object], **more: object) -> Iterator[N
     content = httpx.Request("POST", server.url, json={**body, **more}).read()
     where = urlsplit(server.url)
     with socket.create_connection((str(where.hostname), where.port or 0)) as connection:
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Length: {len(content)}\r\n\r\n"
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
         connection.sendall(head.encode() + content)
         yield
 
@@ -66,7 +68,7 @@ def test_who_leaves_in_the_prompt_frees_the_slot_at_once(server: Served, stream:
 
 
 def test_who_leaves_beside_others_does_them_no_harm(server: Served) -> None:
-    """With one slot the second waits: the graph that the first left behind is given up, the second answered."""
+    """With one slot the second waits: what the first left behind is given up, the second is answered."""
     expected = server.post("/v1/completions", {**SHORT, "temperature": 0}).json()["choices"][0]["text"]
     for seed in range(3):
         with asked(server, long_prompt(10 + seed)):
@@ -103,6 +105,8 @@ def test_many_leave_and_nothing_stays(server: Served) -> None:
     wait_until(lambda: server.metric("guanaco_requests_in_flight") == 0, 2, "nothing in flight")
     for pid, resident, now in zip(pids, before[0], [resident_bytes(pid) or 0 for pid in pids], strict=True):
         assert now < resident + 24 * MIB, pid
-    wait_until(lambda: all(a <= b + 2 for a, b in zip(descriptors(), before[1], strict=True)), 8, "descriptors")
+    wait_until(
+        lambda: all(a <= b + 2 for a, b in zip(descriptors(), before[1], strict=True)), 8, "descriptors"
+    )
     assert server.metric("guanaco_expert_read_errors_total") == 0
     assert server.metric("guanaco_expert_unmanaged_total") == 0

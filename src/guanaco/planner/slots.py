@@ -91,9 +91,7 @@ def arena_bytes(classes: Sequence[ExpertClass], slots: Sequence[int]) -> int:
     )
 
 
-def needed_slots(
-    classes: Sequence[ExpertClass], n_ubatch: int, *, in_waves: bool = False
-) -> tuple[int, ...]:
+def needed_slots(classes: Sequence[ExpertClass], n_ubatch: int, *, in_waves: bool = False) -> tuple[int, ...]:
     return tuple(item.needed_in_waves(n_ubatch) if in_waves else item.needed(n_ubatch) for item in classes)
 
 
