@@ -108,7 +108,7 @@ class Bench:
         return chosen, self.run(self.model, chosen, cell, job, mutation=mutation)
 
     def in_waves(self, cell: Cell, *, mutation: int = 0) -> tuple[Outcome, Outcome]:
-        """The resident run and the one in the smallest arena, with a batch that none of its layers has room for."""
+        """The resident run and the one in the smallest arena, with a batch that no layer has room for."""
         chosen = plan(self.model, detect(), self.config("smallest", cell.io), None)
         chosen = replace(chosen, n_ubatch=WAVE_UBATCH)
         job = replace(self._job(WAVE_UBATCH, 6), n_tokens=16, n_logits=16)

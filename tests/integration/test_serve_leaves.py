@@ -1,4 +1,4 @@
-"""Clients that leave: in the queue, in the prompt and in the answer, streaming or not; nothing stays behind."""
+"""Clients that leave in the queue, the prompt and the answer, streaming or not; nothing stays behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMES = int(os.environ.get("GUANACO_LEAVES", "40"))
 
 @pytest.fixture(scope="module")
 def server(small_model: ModelMap) -> Iterator[Served]:
-    words = ("--memory", "600MiB", "--load-mode", "streaming", "-c", "16384", "-np", "1", "-ub", "2048")
+    words = ("--memory", "900MiB", "--load-mode", "streaming", "-c", "16384", "-np", "1", "-ub", "2048")
     with served(str(small_model.files[0].path), *words) as running:
         yield running
 
@@ -72,7 +72,7 @@ def test_who_leaves_beside_others_does_them_no_harm(server: Served) -> None:
     expected = server.post("/v1/completions", {**SHORT, "temperature": 0}).json()["choices"][0]["text"]
     for seed in range(3):
         with asked(server, long_prompt(10 + seed)):
-            time.sleep(0.4)
+            time.sleep(0.8)
         answer = server.post("/v1/completions", {**SHORT, "temperature": 0})
         assert answer.status_code == 200, answer.text
         assert answer.json()["choices"][0]["text"] == expected

@@ -73,12 +73,25 @@ def test_a_graph_that_somebody_waits_for_is_left_alone() -> None:
     assert watched(scenario).given_up == []
 
 
-def test_who_comes_later_ends_the_watch() -> None:
+def test_who_comes_later_is_not_in_it() -> None:
     async def scenario(worker: Worker, watch: Abandoned) -> None:
         worker.running = 7
         watch.client_left()
         await asyncio.sleep(0.02)
         worker.waiting = 1
+        await asyncio.sleep(0.06)
+        worker.running = 8
+        await asyncio.sleep(0.2)
+
+    assert watched(scenario).given_up == [7]
+
+
+def test_who_comes_later_may_be_in_the_next() -> None:
+    async def scenario(worker: Worker, watch: Abandoned) -> None:
+        worker.running = 7
+        watch.client_left()
+        await asyncio.sleep(0.02)
+        worker.waiting, worker.running = 1, 8
         await asyncio.sleep(0.2)
 
     assert watched(scenario).given_up == []

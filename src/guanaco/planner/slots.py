@@ -48,7 +48,7 @@ class ExpertClass:
         )
 
     def needed_in_waves(self, n_ubatch: int) -> int:
-        """Slots with which such a batch runs, its experts in turn where they do not fit. One token never has to."""
+        """Slots such a batch can run with, its experts in turn if they do not fit; one token never has to."""
         return min(self.needed(n_ubatch), max(self.needed(1), _WAVE_SLOTS))
 
     def with_slots(self, slots: int) -> SizeClass:

@@ -32,20 +32,27 @@ class Abandoned:
 
     def client_left(self) -> None:
         """Its request is off the books already."""
+        if self._is_awaited():
+            return
         self._until_s = asyncio.get_running_loop().time() + _WATCH_S
         if self._watch is None or self._watch.done():
-            self._watch = asyncio.create_task(self._watch_graphs())
+            self._watch = asyncio.create_task(self._watch_graphs(self._running_graph()))
 
-    async def _watch_graphs(self) -> None:
-        # Whatever is computed while nobody waits is for one who left; a later request is not in it.
+    async def _watch_graphs(self, number: int) -> None:
+        # What was begun while nobody waited is for one who left: whoever comes later is not in it, but may
+        # be in the next.
         clock = asyncio.get_running_loop().time
-        number, since_s = self._running_graph(), clock()
-        while not self._is_awaited() and clock() < self._until_s:
+        since_s = clock()
+        while clock() < self._until_s:
             if number and clock() - since_s >= _PATIENCE_S:
                 self._give_up(number)
             await asyncio.sleep(_STEP_S)
-            if self._running_graph() != number:
-                number, since_s = self._running_graph(), clock()
+            now = self._running_graph()
+            if now == number:
+                continue
+            if self._is_awaited():
+                return
+            number, since_s = now, clock()
 
     async def aclose(self) -> None:
         if self._watch is not None:

@@ -101,7 +101,7 @@ class NativeCache:
         return _served(selection, misses, victims[: n_victims.value])
 
     def pass_through(self, selection: Selection) -> Served:
-        """Serves a selection that does not fit the slots in waves; the slots it takes are empty afterwards."""
+        """Serves a selection that does not fit, in waves; the slots it takes are empty afterwards."""
         n = len(selection.experts)
         victims, n_victims = (_WORD * n)(), _WORD(0)
         misses: int = self._library.guanaco_sim_pass(
