@@ -46,7 +46,6 @@ class RelayResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         counts = self._serving.counts
         counts.in_flight += 1
-        is_cancelled = False
         relay = asyncio.create_task(self._relay(send))
         leaving = asyncio.create_task(_until_gone(receive))
         try:
@@ -55,7 +54,6 @@ class RelayResponse(Response):
                 counts.answered[scope["path"], relay.result()] += 1
             else:
                 counts.cancelled += 1
-                is_cancelled = True
         finally:
             counts.in_flight -= 1
             try:
@@ -66,8 +64,6 @@ class RelayResponse(Response):
             finally:
                 if self._request_body is not None:
                     self._request_body.release()
-                if is_cancelled:
-                    self._serving.abandoned.client_left()
 
     async def _relay(self, send: Send) -> int:
         """Send the whole answer; its status."""
@@ -80,6 +76,7 @@ class RelayResponse(Response):
             content = None if self._request_body is None else self._request_body.content
             async with (
                 self._serving.reading.turn(self._cost.total_bytes) as turn,
+                self._serving.abandoned.passed_on(),
                 upstream.stream(method, self._path, content=content, headers=headers) as source,
             ):
                 kind = source.headers.get("content-type", "application/json")

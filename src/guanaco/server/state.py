@@ -42,7 +42,7 @@ class Serving:
         self.created = int(time.time())
         self.load_fraction: float | None = None
         self._upstream: httpx.AsyncClient | None = None
-        self.abandoned = Abandoned(lambda: self.counts.in_flight > 0, self._running_graph, self._give_up)
+        self.abandoned = Abandoned(self._running_graph, self._give_up)
 
     @property
     def sizes(self) -> ModelSizes:
