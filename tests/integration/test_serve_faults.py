@@ -132,3 +132,40 @@ def test_a_run_ends_with_the_reason() -> None:
         assert "read_errors=1" in command.lines[-2]
     finally:
         command.close()
+
+
+_ASKED = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (
+            "completions",
+            {"grammar": 'root ::= "a"', "grammar_lazy": True, "grammar_triggers": [{"type": 99}]},
+            400,
+        ),
+        ("completions", {"grammar": 'root ::= "a"{5,3}'}, 400),
+        ("completions", {"json_schema": {"type": "string", "pattern": "^(a{ 1900 }){ 1900 }$"}}, 413),
+        ("completions", {"n_predict": 1000, "n_probs": 1000, "ignore_eos": True}, 413),
+        ("completions", {"samplers": "e" * 50_000, "repeat_last_n": 1 << 18}, 400),
+        ("completions", {"samplers": ["dry"] * 64, "dry_multiplier": 1, "dry_penalty_last_n": 1 << 18}, 413),
+        (
+            "chat/completions",
+            {"response_format": {"json_schema": {"schema": {"type": "string", "pattern": "^a{3,1}$"}}}},
+            413,
+        ),
+    ],
+)
+def test_what_would_end_the_engine_or_take_its_memory_is_refused(
+    path: str, body: dict[str, object], status: int
+) -> None:
+    start = {"messages": _ASKED} if "chat" in path else {"prompt": "a"}
+    with served(
+        MODEL, "--load-mode", "streaming", "--guanaco-max-experts", "9", "--memory", "256MiB"
+    ) as server:
+        answer = server.post(f"/v1/{path}", {**start, "max_tokens": 1, **body})
+        assert answer.status_code == status, answer.text
+        assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
+        peak = server.get("/v1/models").json()["data"][0]["memory"]
+        assert peak["peak_bytes"] < peak["budget_bytes"] // 2

@@ -8,6 +8,7 @@ from guanaco.cli.demo import demo_model
 from guanaco.cli.loading import read_model
 from guanaco.config import LoadConfig
 from guanaco.engine.engine import EngineSpec
+from guanaco.engine.llama import WorkerSettings, worker_settings
 from guanaco.hardware.facts import Hardware
 from guanaco.planner.placement import plan
 from guanaco.units import GIB, MIB
@@ -20,3 +21,19 @@ def demo_spec(config: LoadConfig | None = None) -> EngineSpec:
     config = replace(config or LoadConfig(demo_model()), model=demo_model(), cache_ram_bytes=MIB)
     model = read_model(config.model)
     return EngineSpec(model, config, plan(model, MACHINE, config))
+
+
+def demo_settings(*, cpus: tuple[int, ...] = ()) -> WorkerSettings:
+    """What a worker of the embedded model is started with."""
+    spec = demo_spec()
+    return worker_settings(
+        spec.config,
+        spec.plan,
+        spec.sampling,
+        first_file=spec.config.model,
+        alias="x",
+        api_key="secret",
+        preload=None,
+        verbose=False,
+        cpus=cpus,
+    )

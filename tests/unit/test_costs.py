@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from guanaco.server import costs, grammars
 from guanaco.server.costs import ModelSizes, cost_of, text_bytes
@@ -173,3 +173,59 @@ def test_a_pattern_costs_its_repetitions() -> None:
     assert grammars.pattern_bytes("))((a{3") < 8 * KIB
     schema = {"properties": {"a": {"type": "string", "pattern": "(a{9000}){9000}"}}}
     assert cost(CompletionRequest, prompt="a", json_schema=schema).grammar >= 210 * 81 * 10**6
+
+
+@pytest.mark.parametrize("pattern", ["^a{3,1}$", "(a{2000, 1})", "a{-5}", "x{ 9 , 8 }"])
+def test_a_repetition_that_counts_down_never_fits(pattern: str) -> None:
+    assert grammars.pattern_bytes(pattern) > 1 << 50
+
+
+@pytest.mark.parametrize("pattern", ["^(a{ 1900 }){ 1900 }$", "(a{+1900}){1900 , 1900}"])
+def test_blanks_and_signs_hide_no_repetition(pattern: str) -> None:
+    assert grammars.pattern_bytes(pattern) >= 210 * 1900**2
+
+
+@pytest.mark.parametrize(
+    ("grammar", "found"),
+    [
+        ('root ::= "a"{5,3}', "{5,3}"),
+        ('root ::= "a"{ 5 , #x\n 3}', "{ 5 ,  \n 3}"),
+        ('root ::= "{5,3}" [{5,3}] # {5,3}', None),
+        ('root ::= "a"{3,5} "b"{3,} "c"{4}', None),
+    ],
+)
+def test_a_grammar_that_counts_down_is_found(grammar: str, found: str | None) -> None:
+    assert grammars.backward(grammar) == found
+    if found is not None:
+        with pytest.raises(ValidationError, match="ends before it begins"):
+            CompletionRequest.model_validate({"prompt": "a", "grammar": grammar})
+
+
+def test_the_longest_answer_that_any_field_allows_is_counted() -> None:
+    def probabilities(**fields: object) -> int:
+        request = CompletionRequest.model_validate({"prompt": "a", "n_probs": 10, **fields})
+        return cost_of(request, SIZES).probabilities
+
+    assert probabilities(max_tokens=1, n_predict=100) == probabilities(n_predict=100)
+    assert probabilities(max_tokens=100, max_completion_tokens=1) == probabilities(max_tokens=100)
+    assert probabilities(max_tokens=1, n_predict=-1) == probabilities()
+
+
+def test_samplers_pay_for_the_tokens_they_look_back_on() -> None:
+    def samplers(**fields: object) -> int:
+        return cost_of(CompletionRequest.model_validate({"prompt": "a", **fields}), SIZES).samplers
+
+    assert samplers(samplers=["dry"] * 64, dry_penalty_last_n=1 << 18) >= 64 * (1 << 18) * 7
+    assert samplers(samplers="e" * 64, repeat_last_n=1 << 18) >= 64 * (1 << 18) * 7
+    assert samplers(repeat_last_n=64) < 8 * KIB
+    assert samplers() == 0
+    with pytest.raises(ValidationError, match="at most 64"):
+        CompletionRequest.model_validate({"prompt": "a", "samplers": "e" * 65})
+
+
+@pytest.mark.parametrize("field", ["grammar_triggers", "grammar_lazy"])
+def test_what_is_the_engines_own_is_refused(field: str) -> None:
+    value = [{"type": 99, "value": "x"}] if field == "grammar_triggers" else True
+    with pytest.raises(ValidationError, match="the engine sets it by itself"):
+        CompletionRequest.model_validate({"prompt": "a", field: value})
+    CompletionRequest.model_validate({"prompt": "a", field: None})

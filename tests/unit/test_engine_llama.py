@@ -11,7 +11,7 @@ import pytest
 from guanaco.config import LoadConfig, SamplingConfig
 from guanaco.engine import llama, worker
 from guanaco.errors import EngineError
-from tests.support.specs import demo_spec
+from tests.support.specs import demo_settings, demo_spec
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -60,17 +60,7 @@ def test_settings_survive_the_journey() -> None:
 
 
 def test_only_our_parent_can_talk_to_a_worker() -> None:
-    spec = demo_spec()
-    settings = llama.worker_settings(
-        spec.config,
-        spec.plan,
-        spec.sampling,
-        first_file=spec.config.model,
-        alias="x",
-        api_key="secret",
-        preload=None,
-        verbose=False,
-    )
+    settings = demo_settings()
     params = llama.common_params(settings, llama.import_engine())
     assert params.hostnames == ["127.0.0.1"]
     assert params.port == 0
@@ -87,18 +77,7 @@ def test_a_library_that_was_not_preloaded_is_noticed() -> None:
 
 @pytest.mark.parametrize("cpus", [(), (0, 5, 511)])
 def test_threads_are_bound_to_their_processors(cpus: tuple[int, ...]) -> None:
-    spec = demo_spec()
-    settings = llama.worker_settings(
-        spec.config,
-        spec.plan,
-        spec.sampling,
-        first_file=spec.config.model,
-        alias="x",
-        api_key="secret",
-        preload=None,
-        verbose=False,
-        cpus=cpus,
-    )
+    settings = demo_settings(cpus=cpus)
     params = llama.common_params(llama.WorkerSettings.from_json(settings.to_json()), llama.import_engine())
     for each in (params.cpuparams, params.cpuparams_batch):
         assert len(each.cpumask) == llama.MOST_CPUS

@@ -10,7 +10,7 @@ import pytest
 
 from guanaco.engine import llama
 from tests.support import markdown
-from tests.support.specs import demo_spec
+from tests.support.specs import demo_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,17 +32,7 @@ def test_every_guard_named_is_a_test() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_weights_stay_where_the_file_maps_them(streaming: bool) -> None:
-    spec = demo_spec()
-    settings = llama.worker_settings(
-        spec.config,
-        spec.plan,
-        spec.sampling,
-        first_file=spec.config.model,
-        alias="x",
-        api_key="secret",
-        preload=None,
-        verbose=False,
-    )
+    settings = demo_settings()
     engine = llama.import_engine()
     params = llama.common_params(replace(settings, streaming=streaming, no_extra_bufts=False), engine)
     assert not params.fit_params

@@ -122,13 +122,14 @@ class Engine:
         """Start the worker and return at once. Main thread only. Raises EngineError when it cannot start."""
         try:
             library = self._write_plan() if self.spec.is_preloaded else None
-            settings = self._settings(library)
+            cpus = self._cpus()
+            settings = self._settings(library, cpus)
             environment = worker_environment(
                 os.environ,
                 library=library,
                 plan_file=None if self._files is None else self._files.plan,
                 verbose=self.spec.verbose,
-                spin_count=spin_count(is_bound=bool(self._cpus())),
+                spin_count=spin_count(is_bound=bool(cpus)),
             )
             for name, value in self.spec.environment.items():
                 environment.pop(name, None)
@@ -225,7 +226,7 @@ class Engine:
         if files is not None:
             files.remove()
 
-    def _settings(self, library: Path | None) -> llama.WorkerSettings:
+    def _settings(self, library: Path | None, cpus: tuple[int, ...]) -> llama.WorkerSettings:
         return llama.worker_settings(
             self.spec.config,
             self.spec.plan,
@@ -236,7 +237,7 @@ class Engine:
             preload=None if library is None else str(library),
             verbose=self.spec.verbose,
             warmup=self.spec.warmup,
-            cpus=self._cpus(),
+            cpus=cpus,
         )
 
     def _cpus(self) -> tuple[int, ...]:

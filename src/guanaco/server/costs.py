@@ -27,6 +27,8 @@ _REQUEST_BYTES = 896 * KIB  # of a request that is open, here and in the engine:
 _TASK_BYTES = 12 * KIB  # for each text of a list: 11
 _CANDIDATE_BYTES = 1600  # of an answer, for each candidate of each token: 1,530
 _EMBEDDING_VALUE_BYTES = 64  # of an answer, for each number
+_LAST_TOKEN_BYTES = 8  # of a sampler that looks at so many: 7.7
+_USUAL_SAMPLERS = 2  # that look back, when a request names none
 _DEFAULT_CANDIDATES = 20  # of a conversation that asks for log-probabilities and does not say how many
 
 
@@ -48,11 +50,12 @@ class Cost:
     texts: int = 0
     probabilities: int = 0
     embeddings: int = 0
+    samplers: int = 0
     open: int = _REQUEST_BYTES
 
     @property
     def answering_bytes(self) -> int:
-        return self.open + self.grammar + self.probabilities + self.embeddings
+        return self.open + self.grammar + self.probabilities + self.embeddings + self.samplers
 
     @property
     def total_bytes(self) -> int:
@@ -67,6 +70,7 @@ class Cost:
             "the number of its texts": self.texts,
             "the log-probabilities of its answer": self.probabilities,
             "the embeddings of its answer": self.embeddings,
+            "the last tokens that its samplers look at": self.samplers,
         }
         return max(named, key=named.__getitem__)
 
@@ -96,6 +100,7 @@ def cost_of(request: BaseModel, sizes: ModelSizes) -> Cost:
         grammar=grammars.grammar_bytes(request.grammar or "")
         + grammars.schema_bytes(schema, is_bounded=isinstance(request, ChatRequest))
         + grammars.schema_bytes(rest, is_bounded=True),
+        samplers=answers * _samplers_bytes(request),
         probabilities=_CANDIDATE_BYTES * answers * _candidates(fields, sizes) * _answer_tokens(fields, sizes),
     )
 
@@ -137,6 +142,14 @@ def _candidates(fields: dict[str, object], sizes: ModelSizes) -> int:
     return most + 1 if most > 0 else 0  # the token itself too
 
 
+def _samplers_bytes(request: Generation) -> int:
+    """Each has a ring of the last tokens, as long as was asked for."""
+    last = max(request.repeat_last_n or 0, request.dry_penalty_last_n or 0, 0)
+    return _LAST_TOKEN_BYTES * last * max(_USUAL_SAMPLERS, len(request.samplers or ()))
+
+
 def _answer_tokens(fields: dict[str, object], sizes: ModelSizes) -> int:
-    asked = (_count(fields.get(name)) for name in ("max_tokens", "max_completion_tokens", "n_predict"))
-    return min([count for count in asked if count is not None and count >= 0] + [sizes.n_ctx])
+    # Which of them counts is the engine's to say, and differs from route to route.
+    named = (_count(fields.get(name)) for name in ("max_tokens", "max_completion_tokens", "n_predict"))
+    asked = [count for count in named if count is not None]
+    return min(max(asked), sizes.n_ctx) if asked and min(asked) >= 0 else sizes.n_ctx

@@ -17,12 +17,16 @@ _RULE_BYTES = 512  # for each optional repetition, with its name
 _ITEM_BYTES = 1024  # for each repetition that a schema asks for
 _REGEX_BYTES = 256  # of a schema's pattern, for each letter with all repetitions: 210
 
+ENDLESS_BYTES = 1 << 62  # a repetition that ends before it begins: the engine counts down from there
+
 _LITERAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
 _SYMBOL = re.compile(
     r'(?P<text>"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\])|#[^\n]*|(?P<close>\))'
     r"|\{\s*(?P<fewest>\d*)\s*(?:,\s*(?P<most>\d*)\s*)?\}|(?P<any>[*+?])|(?P<name>[\w.<>-]+)"
 )
-_REGEX = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(?P<fewest>\d+)(?:,(?P<most>\d*))?\}|.", re.DOTALL)
+# The engine reads numbers between braces as C does: blanks and signs are no hindrance.
+_REGEX = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(?P<repeat>[^{}]*\d[^{}]*)\}|.", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?\d+")
 _FOREIGN_REPEAT = re.compile(r'(?:[{,~]|\.\.|"(?:min|max)Items"\s*:)\s*(\d+)')
 _FOREIGN = "%llguidance"  # a grammar of another kind, for another parser
 
@@ -36,6 +40,19 @@ def too_deep(grammar: str) -> int | None:
     return deepest if deepest > MOST_DEPTH else None
 
 
+def backward(grammar: str) -> str | None:
+    """A repetition that ends before it begins, which the engine would write out for ever."""
+    for symbol in _SYMBOL.finditer(_without_comments(grammar)):
+        fewest, most = symbol["fewest"], symbol["most"]
+        if most and int(most) < int(fewest or 0):
+            return symbol[0]
+    return None
+
+
+def _without_comments(grammar: str) -> str:
+    return _LITERAL.sub(lambda found: " " if found[0].startswith("#") else found[0], grammar)
+
+
 def grammar_bytes(grammar: str) -> int:
     """Memory of the engine for a grammar, its repetitions written out.
 
@@ -44,7 +61,7 @@ def grammar_bytes(grammar: str) -> int:
     if grammar.lstrip().startswith(_FOREIGN):
         return _ITEM_BYTES * sum(int(count) for count in _FOREIGN_REPEAT.findall(grammar))
     elements = rules = last = 0
-    for symbol in _SYMBOL.finditer(grammar):
+    for symbol in _SYMBOL.finditer(_without_comments(grammar)):
         if symbol["text"] is not None:
             last = len(symbol["text"])
         elif symbol["name"] is not None or symbol["close"] is not None:
@@ -66,8 +83,11 @@ def pattern_bytes(pattern: str) -> int:
     """Memory of the engine for a regular expression, its repetitions written out."""
     open_groups, total, last = [], 0, 0
     for piece in _REGEX.finditer(pattern):
-        if piece["fewest"] is not None:
-            times = max(int(piece["fewest"]), int(piece["most"] or 0))
+        if piece["repeat"] is not None:
+            counts = [int(number) for number in _NUMBER.findall(piece["repeat"])]
+            if counts != sorted(counts) or counts[0] < 0:
+                return ENDLESS_BYTES
+            times = counts[-1]
             total, last = total + last * (times - 1), last * times
         elif piece[0] == "(":
             open_groups.append(total)

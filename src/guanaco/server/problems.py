@@ -6,6 +6,7 @@ Owns that mapping for both plain answers and event streams. Status codes come fr
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -24,6 +25,13 @@ _TYPES = {
     413: "invalid_request_error",
     503: "unavailable_error",
 }
+
+# What the engine says of a request it could not read: it answers 500, though nothing of its own has failed.
+_OF_THE_REQUEST = re.compile(
+    r"[Ff]ailed to (parse|tokenize|load|download) |Unknown reasoning format|Unable to generate parser"
+    r"|Cannot |Unsupported |Only no echo|Invalid |Error: |tools param |tool_choice param |Multimodal "
+    r'|\w+ input is not|"|\[json\.'
+)
 
 
 class RequestError(Exception):
@@ -49,6 +57,17 @@ def error_body(
             **details,
         }
     }
+
+
+def blamed_on_request(body: bytes) -> bytes | None:
+    """The engine's error body as a 400, when its words say that the request was at fault; else None."""
+    try:
+        error = json.loads(body)["error"]
+        message = error["message"]
+        of_the_request = _OF_THE_REQUEST.match(message) or "Jinja Exception: " in message
+    except (ValueError, KeyError, TypeError):
+        return None
+    return json.dumps(error_body(400, message)).encode() if of_the_request else None
 
 
 def problem_body(problem: GuanacoError) -> dict[str, Any]:

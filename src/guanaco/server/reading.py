@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from guanaco.planner.plan import Plan
 from guanaco.server.bodies import BodyRoom
 from guanaco.server.costs import Cost
+from guanaco.server.grammars import ENDLESS_BYTES
 from guanaco.server.problems import RequestError
 from guanaco.units import MIB, format_bytes
 
@@ -48,9 +49,11 @@ class ReadingRoom:
     def check(self, cost: Cost) -> None:
         """Raises RequestError when there will never be room for it."""
         if cost.total_bytes > self.total_bytes:
+            is_endless = cost.total_bytes >= ENDLESS_BYTES
+            takes = "memory without end" if is_endless else f"{format_bytes(cost.total_bytes)} of memory"
             raise RequestError(
                 413,
-                f"this request would take {format_bytes(cost.total_bytes)} of memory, most of it for "
+                f"this request would take {takes}, most of it for "
                 f"{cost.largest}, and there is room for {format_bytes(self.total_bytes)}; ask for less "
                 "at once, or start the server with a larger --memory",
             )

@@ -19,7 +19,7 @@ from guanaco.engine.client import Explain
 from guanaco.errors import EngineError, GuanacoError
 from guanaco.server.bodies import Body
 from guanaco.server.costs import Cost
-from guanaco.server.problems import RequestError, error_body, error_event, problem_body
+from guanaco.server.problems import RequestError, blamed_on_request, error_body, error_event, problem_body
 from guanaco.server.state import Serving
 
 _EVENT_STREAM = "text/event-stream"
@@ -85,13 +85,10 @@ class RelayResponse(Response):
                     await answer.begin(source.status_code, kind)
                     await answer.pass_on(explained_events(source.aiter_raw(), explain))
                 else:
-                    body = await source.aread()
-                    if source.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
-                        body = explained(body, explain)
-                    await answer.whole(source.status_code, kind, body)
+                    await answer.whole(*judged(source.status_code, await source.aread(), explain), kind)
         except RequestError as problem:
             refusal = error_body(problem.status, problem.message, **problem.details)
-            await answer.whole(problem.status, "application/json", json.dumps(refusal).encode())
+            await answer.whole(problem.status, json.dumps(refusal).encode())
         except GuanacoError as problem:
             await answer.fail(problem)
         except httpx.HTTPError as problem:
@@ -130,7 +127,7 @@ class _Answer:
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def whole(self, status: int, kind: str, body: bytes) -> None:
+    async def whole(self, status: int, body: bytes, kind: str = "application/json") -> None:
         await self.begin(status, kind, len(body))
         await self._send({"type": "http.response.body", "body": body})
 
@@ -139,7 +136,15 @@ class _Answer:
             await self._send({"type": "http.response.body", "body": error_event(problem)})
         else:
             body = json.dumps(problem_body(problem)).encode()
-            await self.whole(problem.http_status, "application/json", body)
+            await self.whole(problem.http_status, body)
+
+
+def judged(status: int, body: bytes, explain: Explain) -> tuple[int, bytes]:
+    """The engine's answer as the client gets it: its own faults with the reason, a request's as a 400."""
+    if status < httpx.codes.INTERNAL_SERVER_ERROR:
+        return status, body
+    refusal = blamed_on_request(body)
+    return (status, explained(body, explain)) if refusal is None else (int(httpx.codes.BAD_REQUEST), refusal)
 
 
 def explained(body: bytes, explain: Explain) -> bytes:

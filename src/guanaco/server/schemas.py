@@ -23,7 +23,16 @@ def _shallow(grammar: str) -> str:
     deepest = grammars.too_deep(grammar)
     if deepest is not None:
         raise ValueError(f"a grammar may nest {grammars.MOST_DEPTH} parentheses, not {deepest}")
+    backward = grammars.backward(grammar)
+    if backward is not None:
+        raise ValueError(f"the repetition {backward} ends before it begins")
     return grammar
+
+
+def _of_the_engine(value: object) -> object:
+    if value not in (None, False, []):
+        raise ValueError("is not accepted: the engine sets it by itself, for tools; leave it out")
+    return value
 
 
 def _texts_only(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -46,6 +55,10 @@ def _few(items: list[Any]) -> list[Any]:
 LastTokens = Annotated[int, Field(le=MOST_LAST_TOKENS)]
 Grammar = Annotated[str, Field(max_length=grammars.MOST_CHARS), AfterValidator(_shallow)]
 Parts = Annotated[list[dict[str, Any]], AfterValidator(_texts_only)]
+OfTheEngine = Annotated[Any, AfterValidator(_of_the_engine)]
+Samplers = (
+    Annotated[list[Any], Field(max_length=MOST_SAMPLERS)] | Annotated[str, Field(max_length=MOST_SAMPLERS)]
+)
 Inputs = Annotated[list[Any], AfterValidator(_few)]
 
 
@@ -64,8 +77,11 @@ class Generation(_Open):
     stop: str | list[str] | None = None
     repeat_last_n: LastTokens | None = None
     dry_penalty_last_n: LastTokens | None = None
-    samplers: Annotated[list[Any], Field(max_length=MOST_SAMPLERS)] | str | None = None
+    samplers: Samplers | None = None
     grammar: Grammar | None = None
+    # Its assertions and its regular expressions would end the engine.
+    grammar_lazy: OfTheEngine = None
+    grammar_triggers: OfTheEngine = None
     n_cache_reuse: int | None = None
     tools: list[dict[str, Any]] | None = None
 
