@@ -142,8 +142,15 @@ def test_what_would_cost_too_much_or_cannot_be_is_refused(
 
 
 def test_what_clients_send_as_null_is_not_given(server: Served) -> None:
-    asked = {**PERU["messages"][-1], "name": None, "tool_call_id": None, "reasoning_content": None}
-    answer = server.post("/v1/chat/completions", {**PERU, "messages": [*PERU["messages"][:-1], asked]})
+    content = "What is the capital of Peru?"
+    asked = {
+        "role": "user",
+        "content": content,
+        "name": None,
+        "tool_call_id": None,
+        "reasoning_content": None,
+    }
+    answer = server.post("/v1/chat/completions", {**PERU, "messages": [asked]})
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"] == server.post("/v1/chat/completions", PERU).json()["choices"]
 

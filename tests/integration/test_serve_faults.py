@@ -160,7 +160,7 @@ _ASKED = [{"role": "user", "content": "hi"}]
         ("completions", {"grammar": '%llguidance {}\nstart: %json {"type":"integer","const":-1e19}'}, 400),
         ("completions", {"dry_multiplier": 1, "dry_sequence_breakers": ["abc"] * 9000}, 400),
         ("completions", {"json_schema": {"type": "string", "pattern": "{" + "1" * 60_000}}, 413),
-        ("completions", {"n_probs": 10**400}, 413),
+        ("completions", {"n_probs": 10**400}, 400),
         (
             "chat/completions",
             {"response_format": {"json_schema": {"schema": {"type": "integer", "minimum": 2**63 - 2}}}},

@@ -38,7 +38,7 @@ def test_as_a_module() -> None:
 def test_a_pipe_is_no_model(command: str, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.gguf"
     os.mkfifo(pipe)
-    shown = guanaco(command, str(pipe))
+    shown = guanaco(command, str(pipe), *(["hello"] if command == "run" else []))
     assert shown.returncode == 3
     assert "is not a regular file" in shown.stderr
 

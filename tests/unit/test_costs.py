@@ -149,7 +149,15 @@ def test_a_grammar_of_another_kind_is_refused(start: str) -> None:
 
 # What goes back over what it has read takes minutes for these; the event loop serves everybody.
 @pytest.mark.parametrize(
-    "text", ["{" + "1" * 60_000, "{" + " " * 60_000, '"a' + '\\"' * 30_000, "[" * 60_000, "[^" * 30_000, "<" * 60_000]
+    "text",
+    [
+        "{" + "1" * 60_000,
+        "{" + " " * 60_000,
+        '"a' + '\\"' * 30_000,
+        "[" * 60_000,
+        "[^" * 30_000,
+        "<" * 60_000,
+    ],
 )
 def test_nothing_takes_longer_to_estimate_than_to_read(text: str) -> None:
     began_s = process_time()

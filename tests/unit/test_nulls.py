@@ -23,14 +23,24 @@ def passed_on(**body: Any) -> bytes:
     [
         ({"messages": [{**ASKED, "name": None, "tool_calls": None}]}, {"messages": [ASKED]}),
         (
-            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": None, "type": "function"}]}]},
+            {
+                "messages": [
+                    {"role": "assistant", "content": None, "tool_calls": [{"id": None, "type": "function"}]}
+                ]
+            },
             {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"type": "function"}]}]},
         ),
         (
-            {"messages": [ASKED], "tools": [{"function": {"name": "f", "description": None, "strict": None}}]},
+            {
+                "messages": [ASKED],
+                "tools": [{"function": {"name": "f", "description": None, "strict": None}}],
+            },
             {"messages": [ASKED], "tools": [{"function": {"name": "f"}}]},
         ),
-        ({"messages": [ASKED], "tools": [{"type": None, "function": None}]}, {"messages": [ASKED], "tools": [{}]}),
+        (
+            {"messages": [ASKED], "tools": [{"type": None, "function": None}]},
+            {"messages": [ASKED], "tools": [{}]},
+        ),
     ],
 )
 def test_optional_fields_that_are_null_are_left_out(given: dict[str, Any], taken: dict[str, Any]) -> None:
@@ -42,7 +52,10 @@ def test_optional_fields_that_are_null_are_left_out(given: dict[str, Any], taken
     [
         {"messages": [ASKED], "tools": None, "stop": None},
         {"messages": [{"role": "assistant", "content": None, "tool_calls": [5, {"function": "x"}]}]},
-        {"messages": [{"role": "user", "content": "\N{LLAMA}"}], "tools": [{"function": {"parameters": {"default": None}}}]},
+        {
+            "messages": [{"role": "user", "content": "\N{LLAMA}"}],
+            "tools": [{"function": {"parameters": {"default": None}}}],
+        },
     ],
 )
 def test_a_body_without_them_stays_byte_for_byte(body: dict[str, Any]) -> None:

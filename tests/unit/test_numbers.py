@@ -36,7 +36,10 @@ def test_what_the_engine_would_overflow_at_is_found(schema: dict[str, Any]) -> N
     assert numbers.too_large(schema) is not None
     with pytest.raises(ValidationError, match="a schema may hold"):
         CompletionRequest.model_validate({"prompt": "a", "json_schema": schema})
-    for fields in ({"response_format": {"schema": schema}}, {"tools": [{"function": {"parameters": schema}}]}):
+    for fields in (
+        {"response_format": {"schema": schema}},
+        {"tools": [{"function": {"parameters": schema}}]},
+    ):
         with pytest.raises(ValidationError, match="a schema may hold"):
             ChatRequest.model_validate({"messages": [{"role": "user", "content": "a"}], **fields})
 

@@ -166,7 +166,7 @@ def test_a_layer_that_ran_none_of_a_batch_is_asked_for_nothing(tmp_path: Path) -
     recording = tmp_path / "recording"
     recording.write_bytes(raw(graph))
     path = tmp_path / "trace.jsonl"
-    assert write_recorded(read_recording(recording), ABOUT, path).has_scores
+    assert write_recorded(read_recording(recording), ABOUT, path, len(graph)).has_scores
     trace = read_trace(path)
     assert trace.recorded is not None
     assert trace.recorded.selections[1] == Selection(1, ())

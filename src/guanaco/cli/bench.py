@@ -17,6 +17,7 @@ from guanaco.bench.bandwidth import bound_lines, drive_bandwidth
 from guanaco.bench.compare import Budget, budgets_for_shares, compare, ratios
 from guanaco.bench.one import PILOT_FIGURES, RunSpec
 from guanaco.bench.replay import replay_file
+from guanaco.bench.together import take_turns
 from guanaco.bench.ways import WAYS, find_ways
 from guanaco.engine.llama import ENGINE_LABEL
 from guanaco.errors import UsageError
@@ -66,6 +67,9 @@ def _bytes_per_s(text: str) -> int:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--experts", default="25%,12.5%,6.25%", help="Shares of the experts that fit, one budget each.")
 @click.option("--resident", is_flag=True, help="No limit: the whole model in memory (ways auto and plain).")
+@click.option(
+    "--together", is_flag=True, help="With --resident: load all ways at once and let them take turns."
+)
 @click.option("--ways", default=None, help=f"Ways to compare: {', '.join(WAYS)}.")
 @click.option(
     "--bound",
@@ -100,6 +104,7 @@ def bench_command(
     model: Path,
     experts: str,
     resident: bool,
+    together: bool,
     ways: str | None,
     bound: bool,
     runs: int,
@@ -116,6 +121,8 @@ def bench_command(
     """Each run is a fresh process with a cold file cache, in a memory cgroup of the plan's total size."""
     if bound and drive_limit is not None:
         raise UsageError("--bound measures the drive as it is; leave out --drive-limit, or --bound")
+    if together and (not resident or bound or busy or replay is not None or drive_limit is not None):
+        raise UsageError("--together compares whole models, with --resident and the turns' own sizes only")
     chosen = find_ways(ways or ("auto,plain" if resident else "slots,pagecache,mmap"))
     if bound:
         chosen = (*chosen, WAYS["compute"])
@@ -156,12 +163,14 @@ def bench_command(
         if csv_path is not None:
             _write_csv(csv_path, rows)
 
+    if together:
+        take_turns(base, chosen, model_map, runs=runs, on_row=keep)
     file_bytes = sum(path.stat().st_size for path in files)
-    for budget in ladder:
+    for budget in () if together else ladder:
         if budget.memory_bytes is not None and budget.memory_bytes > file_bytes:
             click.echo(
-                f"guanaco: {budget.label}: the limit of {format_bytes(budget.memory_bytes)} holds all of the "
-                f"{format_bytes(file_bytes)} model, so plain llama.cpp reads nothing twice; compare with --resident",
+                f"guanaco: {budget.label}: the limit of {format_bytes(budget.memory_bytes)} holds the whole "
+                f"{format_bytes(file_bytes)} model: plain llama.cpp reads nothing twice; use --resident",
                 err=True,
             )
         measure = (lambda: drive_bandwidth(model_map)) if bound else None

@@ -101,16 +101,19 @@ _Result = tuple[str, Trace, list[Row]]
 
 def _those_that_fit(shares: Sequence[Fraction], traces: Sequence[Trace], *, by_bytes: bool) -> list[Fraction]:
     """Of the shares nobody asked for, those that hold one layer of a token in every trace."""
-    fitting = []
+    fitting: list[Fraction] = []
+    problems: list[UsageError] = []
     for share in shares:
         try:
             for trace in traces:
                 shape_for(trace, share, by_bytes=by_bytes)
             fitting.append(share)
         except UsageError as problem:
-            if share == shares[-1]:
-                raise
-            click.echo(f"guanaco: left out: {problem}", err=True)
+            problems.append(problem)
+    if not fitting:
+        raise problems[-1]
+    for unfit in problems:
+        click.echo(f"guanaco: left out: {unfit}", err=True)
     return fitting
 
 

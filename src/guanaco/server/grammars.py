@@ -24,15 +24,15 @@ _MOST_DIGITS = 18  # of a number that is looked at; more are as good as endless
 
 ENDLESS_BYTES = 1 << 62  # a repetition that ends before it begins: the engine counts down from there
 
-# None of these goes back over what it has read (``*+``), and what is never closed ends with the text: the time
-# is that of the length, whatever a client sends.
+# None of these goes back over what it has read (``*+``), and what is never closed ends with the text: it
+# takes as long as the text is, whatever a client sends.
 _TEXT = r'"(?:\\.|[^"\\])*+"?|\[(?:\\.|[^\]\\])*+\]?'
-_TOKEN = r"<[^>]*+>?"
-_LITERAL = re.compile(rf"{_TEXT}|{_TOKEN}|#[^\n]*", re.DOTALL)
+_ENTRY = r"<[^>]*+>?"
+_LITERAL = re.compile(rf"{_TEXT}|{_ENTRY}|#[^\n]*", re.DOTALL)
 _SYMBOL = re.compile(
     rf"(?P<text>{_TEXT})|#[^\n]*|(?P<close>\))"
     r"|\{\s*+(?P<fewest>\d*+)\s*+(?:,\s*+(?P<most>\d*+)\s*+)?\}|(?P<any>[*+?])|(?P<name>[\w.-]++)"
-    rf"|(?P<token>{_TOKEN})",
+    rf"|(?P<token>{_ENTRY})",
     re.DOTALL,
 )
 # The engine reads numbers between braces as C does: blanks and signs are no hindrance.

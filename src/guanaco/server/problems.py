@@ -24,6 +24,7 @@ _TYPES = {
     405: "invalid_request_error",
     408: "invalid_request_error",
     413: "invalid_request_error",
+    501: "not_supported_error",
     503: "unavailable_error",
 }
 

@@ -24,7 +24,7 @@ def _countable(schema: object) -> object:
     worst = numbers.too_large(schema)
     if worst is not None:
         raise ValueError(
-            f"a schema may hold bounds and values to 2^53, and multiples to {numbers.MOST_MULTIPLE}, not {worst}"
+            f"a schema may hold numbers to 2^53 and multiples to {numbers.MOST_MULTIPLE}, not {worst}"
         )
     return schema
 
