@@ -141,6 +141,20 @@ def test_what_would_cost_too_much_or_cannot_be_is_refused(
     assert words in refused.json()["error"]["message"]
 
 
+def test_what_clients_send_as_null_is_not_given(server: Served) -> None:
+    content = "What is the capital of Peru?"
+    asked = {
+        "role": "user",
+        "content": content,
+        "name": None,
+        "tool_call_id": None,
+        "reasoning_content": None,
+    }
+    answer = server.post("/v1/chat/completions", {**PERU, "messages": [asked]})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"] == server.post("/v1/chat/completions", PERU).json()["choices"]
+
+
 def test_log_probabilities_that_fit_are_given(server: Served) -> None:
     body = {**PERU, "logprobs": True, "top_logprobs": 5, "max_tokens": 8}
     content = server.post("/v1/chat/completions", body).json()["choices"][0]["logprobs"]["content"]

@@ -155,6 +155,22 @@ _ASKED = [{"role": "user", "content": "hi"}]
             {"response_format": {"json_schema": {"schema": {"type": "string", "pattern": "^a{3,1}$"}}}},
             413,
         ),
+        ("completions", {"json_schema": {"type": "integer", "const": -9223372036854775808}}, 400),
+        ("completions", {"json_schema": {"type": "integer", "multipleOf": 2147483648}}, 400),
+        ("completions", {"grammar": '%llguidance {}\nstart: %json {"type":"integer","const":-1e19}'}, 400),
+        ("completions", {"dry_multiplier": 1, "dry_sequence_breakers": ["abc"] * 9000}, 400),
+        ("completions", {"json_schema": {"type": "string", "pattern": "{" + "1" * 60_000}}, 413),
+        ("completions", {"n_probs": 10**400}, 400),
+        (
+            "chat/completions",
+            {"response_format": {"json_schema": {"schema": {"type": "integer", "minimum": 2**63 - 2}}}},
+            400,
+        ),
+        (
+            "chat/completions",
+            {"response_format": {"json_schema": {"schema": {"type": "integer", "maximum": 1 - 2**63}}}},
+            400,
+        ),
     ],
 )
 def test_what_would_end_the_engine_or_take_its_memory_is_refused(

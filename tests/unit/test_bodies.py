@@ -45,6 +45,22 @@ def test_a_body_is_what_was_sent_and_counts_until_it_is_released() -> None:
     assert body.content == b""
 
 
+@pytest.mark.parametrize("limits", [{"pause_s": 0.05}, {"whole_s": 0.05}])
+def test_nobody_holds_the_room_with_a_body_that_does_not_come(limits: dict[str, float]) -> None:
+    async def drops() -> AsyncIterator[bytes]:
+        yield b"123"
+        await asyncio.sleep(60)
+        yield b"4"
+
+    room = BodyRoom(10)
+    body = Body(room, **limits)
+    with pytest.raises(RequestError, match="3 bytes of it are here") as problem:
+        asyncio.run(body.read(4, drops()))
+    assert problem.value.status == 408
+    body.release()
+    assert room.held_bytes == 0
+
+
 def test_bodies_share_the_room_and_what_does_not_fit_is_told_to_come_again() -> None:
     room = BodyRoom(10)
     first, second = Body(room), Body(room)

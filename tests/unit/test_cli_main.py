@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,22 @@ def guanaco(*words: str) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
+
+
+def test_as_a_module() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "guanaco", "--version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert shown.stdout == f"guanaco, version {__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["plan", "inspect", "run"])
+def test_a_pipe_is_no_model(command: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.gguf"
+    os.mkfifo(pipe)
+    shown = guanaco(command, str(pipe), *(["hello"] if command == "run" else []))
+    assert shown.returncode == 3
+    assert "is not a regular file" in shown.stderr
 
 
 def test_help_and_version() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import process_time
 from typing import Any
 
 import pytest
@@ -140,17 +141,63 @@ def test_a_grammar_costs_its_repetitions() -> None:
     assert grammars.grammar_bytes(json_like) < 64 * KIB
 
 
+@pytest.mark.parametrize("start", ["", " ", "\n"])
+def test_a_grammar_of_another_kind_is_refused(start: str) -> None:
+    with pytest.raises(ValidationError, match="in GBNF only"):
+        CompletionRequest.model_validate({"prompt": "a", "grammar": f'{start}%llguidance {{}}\nstart: "a"'})
+
+
+# What goes back over what it has read takes minutes for these; the event loop serves everybody.
 @pytest.mark.parametrize(
-    "grammar",
+    "text",
     [
-        '%llguidance {}\nstart: "a"{1000000000}',
-        "%llguidance {}\nstart: a{1,1000000000}",
-        "%llguidance {}\nstart: a ~ 5..1000000000",
-        '%llguidance {}\nstart: %json {"type": "array", "minItems": 1000000000}',
+        "{" + "1" * 60_000,
+        "{" + " " * 60_000,
+        '"a' + '\\"' * 30_000,
+        "[" * 60_000,
+        "[^" * 30_000,
+        "<" * 60_000,
     ],
 )
-def test_a_grammar_of_another_kind_costs_what_it_repeats(grammar: str) -> None:
-    assert grammars.grammar_bytes(grammar) >= 250_000_000_000
+def test_nothing_takes_longer_to_estimate_than_to_read(text: str) -> None:
+    began_s = process_time()
+    grammars.pattern_bytes(text)
+    grammars.grammar_bytes(text)
+    grammars.backward(text)
+    grammars.too_deep(text)
+    assert process_time() - began_s < 2
+
+
+def test_many_patterns_are_refused_unread() -> None:
+    schemas = [{"pattern": "a" * 1000}] * 100
+    assert grammars.schema_bytes({"anyOf": schemas}, is_bounded=True) == grammars.ENDLESS_BYTES
+    assert grammars.schema_bytes({"anyOf": schemas[:10]}, is_bounded=True) < 4 * MIB
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n_probs": 10**400},
+        {"logprobs": 10**400},
+        {"n": 10**400},
+        {"n_predict": 10**400},
+        {"max_completion_tokens": -(10**400)},
+        {"json_schema": {"minItems": float("nan")}},
+        {"json_schema": {"minItems": 10**400}},
+        {"json_schema": {"pattern": "^a{" + "1" * 5000 + "}$"}},
+        {"json_schema": {"pattern": "(" * 2000 + "a" + "){999999999}" * 2000}},
+        {"grammar": 'root ::= "a"{' + "1" * 5000 + "}"},
+        {"grammar": 'root ::= "a"{1,' + "1" * 5000 + "}"},
+    ],
+)
+def test_numbers_of_any_length_have_a_cost(fields: dict[str, Any]) -> None:
+    assert cost(CompletionRequest, prompt="a", **fields).total_bytes < 1 << 80
+
+
+def test_a_token_in_a_grammar_hides_nothing() -> None:
+    assert grammars.too_deep('root ::= <"> ' + "(" * 200 + ' "') == 200
+    assert grammars.too_deep("root ::= <(((> " * 200) is None
+    assert grammars.backward('root ::= <"> "a"{5,3} "b"') == "{5,3}"
 
 
 @pytest.mark.parametrize("key", ["minItems", "maxItems"])

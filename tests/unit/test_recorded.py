@@ -53,7 +53,7 @@ def raw(served: Iterable[Served]) -> bytes:
 
 def written(tmp_path: Path, served: Sequence[Served] = RUN, about: About = ABOUT) -> Path:
     path = tmp_path / "trace.jsonl"
-    write_recorded(served, about, path)
+    write_recorded(served, about, path, len(served))
     return path
 
 
@@ -93,7 +93,7 @@ def test_absurd_sizes_are_damage_not_memory(tmp_path: Path) -> None:
 
 def test_a_recorded_trace_has_tokens_and_selections(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    summary = write_recorded(RUN, ABOUT, path)
+    summary = write_recorded(RUN, ABOUT, path, len(RUN))
     assert (summary.n_prompt, summary.n_decode, summary.n_selections) == (3, 2, 6)
     assert summary.has_scores
     trace = read_trace(path)
@@ -133,7 +133,7 @@ def test_each_token_says_what_was_resident_and_how_it_scored(tmp_path: Path) -> 
 def test_weights_are_left_out_where_a_router_shows_none(tmp_path: Path) -> None:
     blind = [replace(item, scores=None) if item.graph == 1 else item for item in RUN]
     path = tmp_path / "trace.jsonl"
-    assert not write_recorded(blind, ABOUT, path).has_scores
+    assert not write_recorded(blind, ABOUT, path, len(blind)).has_scores
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert ["weights" in line for line in lines[2:]] == [True, True, True, False, True]
 
@@ -166,7 +166,7 @@ def test_a_layer_that_ran_none_of_a_batch_is_asked_for_nothing(tmp_path: Path) -
     recording = tmp_path / "recording"
     recording.write_bytes(raw(graph))
     path = tmp_path / "trace.jsonl"
-    assert write_recorded(read_recording(recording), ABOUT, path).has_scores
+    assert write_recorded(read_recording(recording), ABOUT, path, len(graph)).has_scores
     trace = read_trace(path)
     assert trace.recorded is not None
     assert trace.recorded.selections[1] == Selection(1, ())

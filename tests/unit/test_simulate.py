@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -159,6 +160,31 @@ def test_a_trace_without_decode_tokens_or_experts(capsys: pytest.CaptureFixture[
     assert simulate(capsys, path, "--phase", "all", "--budgets", "50%")[0] == 0
     path = saved(tmp_path, Trace("none", 2, 8, 2, (((), ()),), (DECODE,)))
     assert "holds tokens but no experts" in simulate(capsys, path)[2]
+
+
+def test_of_the_usual_budgets_those_that_cannot_be_are_left_out(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = saved(tmp_path, small())
+    code, out, err = simulate(capsys, path, "--policies", "lru", "--json")
+    assert code == 0
+    assert [row["budget"] for row in json.loads(out)["rows"]] == [12.5, 25, 50]
+    assert [line.split(" is ")[0] for line in err.splitlines()] == [
+        "guanaco: left out: --budgets: 3%",
+        "guanaco: left out: --budgets: 6.25%",
+    ]
+    assert simulate(capsys, path, "--budgets", "3%,50%")[0] == 2
+
+
+def test_a_table_is_written_to_a_device_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = saved(tmp_path, small())
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert simulate(capsys, path, "--budgets", "50%", "--policies", "lru", "--csv", str(pipe))[0] == 0
+    assert os.read(reader, 4096).startswith(b"trace,budget,slots,policy,")
+    os.close(reader)
+    assert pipe.is_fifo()
 
 
 def test_the_least_budget_named_works(capsys: pytest.CaptureFixture[str]) -> None:

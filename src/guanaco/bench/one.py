@@ -113,10 +113,8 @@ def neighbours(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def measure(spec: RunSpec) -> dict[str, Any]:
-    """Loads, answers one prompt, decodes, and reports speeds and counters of each phase."""
-    way = WAYS[spec.way]
-    model = build_model_map(read_gguf(Path(spec.model)))
+def engine_spec(spec: RunSpec, way: Way, model: ModelMap) -> EngineSpec:
+    """What this way starts."""
     config, plan = plan_for(spec, way, model)
     extra: dict[str, Any] = {"overlap": way.overlap} if way.is_streaming else {}
     if spec.replay is not None:
@@ -128,7 +126,7 @@ def measure(spec: RunSpec) -> dict[str, Any]:
     if not way.is_streaming and (spec.replay is not None or not way.engine_defaults):
         extra["manage"] = False
     environment = {} if way.spin_count == OUR_SPIN else {"GOMP_SPINCOUNT": way.spin_count}
-    engine_spec = EngineSpec(
+    return EngineSpec(
         model,
         config,
         plan,
@@ -137,10 +135,16 @@ def measure(spec: RunSpec) -> dict[str, Any]:
         native_extra=extra,
         environment=environment,
     )
-    with Engine(engine_spec) as engine:
+
+
+def measure(spec: RunSpec) -> dict[str, Any]:
+    """Loads, answers one prompt, decodes, and reports speeds and counters of each phase."""
+    way = WAYS[spec.way]
+    started = engine_spec(spec, way, build_model_map(read_gguf(Path(spec.model))))
+    with Engine(started) as engine:
         engine.start()
         engine.wait_ready()
-        return _measure_loaded(engine, spec, way, plan)
+        return _measure_loaded(engine, spec, way, started.plan)
 
 
 def _measure_loaded(engine: Engine, spec: RunSpec, way: Way, plan: Plan) -> dict[str, Any]:

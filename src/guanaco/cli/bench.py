@@ -17,15 +17,17 @@ from guanaco.bench.bandwidth import bound_lines, drive_bandwidth
 from guanaco.bench.compare import Budget, budgets_for_shares, compare, ratios
 from guanaco.bench.one import PILOT_FIGURES, RunSpec
 from guanaco.bench.replay import replay_file
+from guanaco.bench.together import take_turns
 from guanaco.bench.ways import WAYS, find_ways
 from guanaco.engine.llama import ENGINE_LABEL
 from guanaco.errors import UsageError
+from guanaco.files import has_place, replacing
 from guanaco.gguf.reader import read_gguf
 from guanaco.hardware.detect import detect
 from guanaco.model.map import build_model_map
 from guanaco.planner.budget import ceiling_of
 from guanaco.simulator.generate import PRESETS
-from guanaco.units import GIB, MIB, format_bytes, parse_size
+from guanaco.units import GIB, KIB, MIB, format_bytes, parse_size
 
 _FIELDS = (
     "budget", "way", "memory_limit_bytes", "run", "prompt_tps", "decode_tps", "hit_rate", "bytes_per_token",
@@ -34,6 +36,8 @@ _FIELDS = (
     "cached_expert_bytes", "drive_bytes_per_s", "drive_limit_bytes_per_s",
     *(f"pilot_{name}" for name in PILOT_FIGURES),
 )  # fmt: skip
+
+_CSV_BYTES = 64 * KIB  # more than a table of all ways takes
 
 
 def _shares(text: str) -> list[float]:
@@ -63,6 +67,9 @@ def _bytes_per_s(text: str) -> int:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--experts", default="25%,12.5%,6.25%", help="Shares of the experts that fit, one budget each.")
 @click.option("--resident", is_flag=True, help="No limit: the whole model in memory (ways auto and plain).")
+@click.option(
+    "--together", is_flag=True, help="With --resident: load all ways at once and let them take turns."
+)
 @click.option("--ways", default=None, help=f"Ways to compare: {', '.join(WAYS)}.")
 @click.option(
     "--bound",
@@ -97,6 +104,7 @@ def bench_command(
     model: Path,
     experts: str,
     resident: bool,
+    together: bool,
     ways: str | None,
     bound: bool,
     runs: int,
@@ -113,6 +121,8 @@ def bench_command(
     """Each run is a fresh process with a cold file cache, in a memory cgroup of the plan's total size."""
     if bound and drive_limit is not None:
         raise UsageError("--bound measures the drive as it is; leave out --drive-limit, or --bound")
+    if together and (not resident or bound or busy or replay is not None or drive_limit is not None):
+        raise UsageError("--together compares whole models, with --resident and the turns' own sizes only")
     chosen = find_ways(ways or ("auto,plain" if resident else "slots,pagecache,mmap"))
     if bound:
         chosen = (*chosen, WAYS["compute"])
@@ -153,7 +163,16 @@ def bench_command(
         if csv_path is not None:
             _write_csv(csv_path, rows)
 
-    for budget in ladder:
+    if together:
+        take_turns(base, chosen, model_map, runs=runs, on_row=keep)
+    file_bytes = sum(path.stat().st_size for path in files)
+    for budget in () if together else ladder:
+        if budget.memory_bytes is not None and budget.memory_bytes > file_bytes:
+            click.echo(
+                f"guanaco: {budget.label}: the limit of {format_bytes(budget.memory_bytes)} holds the whole "
+                f"{format_bytes(file_bytes)} model: plain llama.cpp reads nothing twice; use --resident",
+                err=True,
+            )
         measure = (lambda: drive_bandwidth(model_map)) if bound else None
         compare(base, chosen, budget, files, runs=runs, on_row=keep, bandwidth=measure)
     about = {
@@ -207,24 +226,18 @@ def _check_writable(path: Path) -> None:
     try:
         if path.is_dir():
             raise UsageError(f"--csv: {path} is a folder; {way_out}")
-        partial = _partial(path)
-        partial.touch()
-        partial.unlink()
+        if has_place(path):
+            with tempfile.TemporaryFile(dir=path.resolve().parent) as file:
+                file.write(bytes(_CSV_BYTES))
     except OSError as problem:
         raise UsageError(f"--csv: {path} cannot be written: {problem.strerror}; {way_out}") from None
 
 
-def _partial(path: Path) -> Path:
-    return path.with_name(path.name + ".partial")
-
-
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    partial = _partial(path)
-    with partial.open("w", newline="") as file:
+    with replacing(path) as partial, partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, _FIELDS, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
-    partial.replace(path)
 
 
 def _ratios(rows: list[dict[str, Any]], ways: list[str]) -> list[dict[str, Any]]:

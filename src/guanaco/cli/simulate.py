@@ -13,10 +13,12 @@ from fractions import Fraction
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from guanaco.cache.registry import POLICIES
 from guanaco.engine.native import library_path
 from guanaco.errors import UsageError
+from guanaco.files import replacing
 from guanaco.simulator.generate import PRESETS, generate
 from guanaco.simulator.replay import BELADY, Counts, replay, replay_recorded, shape_for
 from guanaco.simulator.report import Row, make_row, render, rows_csv, rows_json
@@ -68,6 +70,7 @@ def simulate_command(
 ) -> None:
     """Hit rates of the policies, and of the best that is possible, for each trace and budget."""
     shares = parse_shares(budgets)
+    are_usual = click.get_current_context().get_parameter_source("budgets") is ParameterSource.DEFAULT
     names = parse_policies(policies)
     unknown = [preset for preset in generated if preset not in PRESETS]
     if unknown:
@@ -83,6 +86,8 @@ def simulate_command(
         cases = [(str(path), _tokens_of(path, phase)) for path in traces]
         made = [generate(preset, n_tokens, seed) for preset in generated]
         cases += [(trace.name, trace) for trace in made]
+        if are_usual:
+            shares = _those_that_fit(shares, [trace for _, trace in cases], by_bytes=by_bytes)
         results = _on_ladder(library, cases, shares, names, by_bytes)
     rows = [row for _, _, of_trace in results for row in of_trace]
     if csv_path is not None:
@@ -92,6 +97,24 @@ def simulate_command(
 
 
 _Result = tuple[str, Trace, list[Row]]
+
+
+def _those_that_fit(shares: Sequence[Fraction], traces: Sequence[Trace], *, by_bytes: bool) -> list[Fraction]:
+    """Of the shares nobody asked for, those that hold one layer of a token in every trace."""
+    fitting: list[Fraction] = []
+    problems: list[UsageError] = []
+    for share in shares:
+        try:
+            for trace in traces:
+                shape_for(trace, share, by_bytes=by_bytes)
+            fitting.append(share)
+        except UsageError as problem:
+            problems.append(problem)
+    if not fitting:
+        raise problems[-1]
+    for unfit in problems:
+        click.echo(f"guanaco: left out: {unfit}", err=True)
+    return fitting
 
 
 def _on_ladder(
@@ -173,6 +196,5 @@ def _tokens_of(path: Path, phase: str) -> Trace:
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
-    partial.replace(path)
+    with replacing(path) as partial:
+        partial.write_text(text)

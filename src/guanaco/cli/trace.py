@@ -74,13 +74,7 @@ def trace_command(
             log_summary(session)
             after = _stats(session)
         about = _about(loadable, after, n_prompt=before.tokens + answer.prompt_n)
-        written = write_recorded(read_recording(recording), about, output)
-    if written.n_selections != after.prefetch_calls:
-        output.unlink(missing_ok=True)
-        raise EngineError(
-            f"only {written.n_selections} of {after.prefetch_calls} selections were recorded; "
-            f"is there room on the drive of {output}?"
-        )
+        written = write_recorded(read_recording(recording), about, output, after.prefetch_calls)
     log.logger.info("%s", _done_line(output, written))
     if as_json:
         write_out(json.dumps(_shape(output, written, after)) + "\n")

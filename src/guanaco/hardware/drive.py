@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import stat
 from pathlib import Path
 
 from guanaco.hardware.facts import DriveFacts
@@ -55,6 +56,8 @@ def probe_direct_io(path: Path) -> bool | None:
     if flag is None:
         return False
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return None  # to open a pipe may take for ever
         descriptor = os.open(path, os.O_RDONLY | flag)
     except OSError as error:
         return False if error.errno == errno.EINVAL else None

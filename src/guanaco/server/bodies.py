@@ -7,6 +7,7 @@ thread. Refuses, with RequestError, what has no room.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 
@@ -16,6 +17,8 @@ from guanaco.units import MIB, format_bytes
 
 MAX_BODY_BYTES = 32 * MIB
 MAX_TOTAL_BYTES = 64 * MIB
+# A body holds its room while it comes: nobody may keep that from the others for long.
+PAUSE_S, WHOLE_S = 10.0, 120.0
 # What parsing adds, here and in the engine: for a number or short text, a key, a list or object.
 _VALUE_BYTES, _KEY_BYTES, _NEST_BYTES = 64, 128, 400
 # Letters that make every letter of a Python string take four bytes, or two.
@@ -51,8 +54,9 @@ class BodyRoom:
 class Body:
     """One request's body; ``release`` it when the request has been answered. May be released twice."""
 
-    def __init__(self, room: BodyRoom) -> None:
+    def __init__(self, room: BodyRoom, *, pause_s: float = PAUSE_S, whole_s: float = WHOLE_S) -> None:
         self.content = b""
+        self._pause_s, self._whole_s = pause_s, whole_s
         self._room = room
         self._held_bytes = 0
 
@@ -60,11 +64,19 @@ class Body:
         """All of ``chunks``. ``announced_bytes`` is the length the client gave, 0 without one."""
         self._check_length(announced_bytes)
         pieces = []
-        async for chunk in chunks:
-            self._check_length(self._held_bytes + len(chunk))
-            self._room.take(len(chunk))
-            self._held_bytes += len(chunk)
-            pieces.append(chunk)
+        try:
+            async with asyncio.timeout(self._whole_s):
+                async for chunk in _without_pauses(chunks, self._pause_s):
+                    self._check_length(self._held_bytes + len(chunk))
+                    self._room.take(len(chunk))
+                    self._held_bytes += len(chunk)
+                    pieces.append(chunk)
+        except TimeoutError:
+            raise RequestError(
+                408,
+                f"the request did not arrive: {self._held_bytes} bytes of it are here, and a pause may last "
+                f"{self._pause_s:g} s, the whole {self._whole_s:g} s; send it again",
+            ) from None
         self.content = b"".join(pieces)
 
     def release(self) -> None:
@@ -89,6 +101,16 @@ class Body:
         most_bytes = min(MAX_BODY_BYTES, self._room.total_bytes)
         if nbytes > most_bytes:
             raise RequestError(413, f"the request is longer than {most_bytes} bytes")
+
+
+async def _without_pauses(chunks: AsyncIterator[bytes], pause_s: float) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            async with asyncio.timeout(pause_s):
+                chunk = await anext(chunks)
+        except StopAsyncIteration:
+            return
+        yield chunk
 
 
 def parsed_bytes(content: bytes) -> int:

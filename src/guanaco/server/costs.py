@@ -5,7 +5,6 @@ Owns the constants. Each is the upper end of a measurement that ``docs/memory.md
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -29,6 +28,7 @@ _CANDIDATE_BYTES = 1600  # of an answer, for each candidate of each token: 1,530
 _EMBEDDING_VALUE_BYTES = 64  # of an answer, for each number
 _LAST_TOKEN_BYTES = 8  # of a sampler that looks at so many: 7.7
 _USUAL_SAMPLERS = 2  # that look back, when a request names none
+_MOST_ANSWERS = 1 << 32  # as good as endless
 _DEFAULT_CANDIDATES = 20  # of a conversation that asks for log-probabilities and does not say how many
 
 
@@ -91,7 +91,7 @@ def cost_of(request: BaseModel, sizes: ModelSizes) -> Cost:
     if not isinstance(request, Generation):
         return Cost()
     texts = list(_texts(fields.pop("prompt"))) if isinstance(request, CompletionRequest) else [""]
-    answers = len(texts) * max(1, _count(fields.get("n")) or 1)
+    answers = len(texts) * min(max(1, grammars.whole(fields.get("n")) or 1), _MOST_ANSWERS)
     schema = fields.get("json_schema")
     rest = {name: value for name, value in fields.items() if name != "json_schema"}
     return Cost(
@@ -128,14 +128,8 @@ def _longest(texts: list[object]) -> int:
     return max(map(text_bytes, texts), default=0)
 
 
-def _count(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return int(value)
-
-
 def _candidates(fields: dict[str, object], sizes: ModelSizes) -> int:
-    asked = [_count(fields.get(name)) or 0 for name in ("n_probs", "logprobs", "top_logprobs")]
+    asked = [grammars.whole(fields.get(name)) or 0 for name in ("n_probs", "logprobs", "top_logprobs")]
     if fields.get("logprobs") is True and fields.get("top_logprobs") is None:
         asked.append(_DEFAULT_CANDIDATES)
     most = min(max(asked), sizes.n_vocab)
@@ -150,6 +144,8 @@ def _samplers_bytes(request: Generation) -> int:
 
 def _answer_tokens(fields: dict[str, object], sizes: ModelSizes) -> int:
     # Which of them counts is the engine's to say, and differs from route to route.
-    named = (_count(fields.get(name)) for name in ("max_tokens", "max_completion_tokens", "n_predict"))
+    named = (
+        grammars.whole(fields.get(name)) for name in ("max_tokens", "max_completion_tokens", "n_predict")
+    )
     asked = [count for count in named if count is not None]
     return min(max(asked), sizes.n_ctx) if asked and min(asked) >= 0 else sizes.n_ctx

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
+from guanaco.server import nulls
 from guanaco.server.bodies import Body
 from guanaco.server.costs import Cost, cost_of
 from guanaco.server.problems import RequestError
@@ -59,6 +60,8 @@ async def checked_body(request: Request, serving: Serving, schema: type[BaseMode
         body.check_parsed()
         checked = _checked(body.content, schema)
         _check_for_model(checked, serving)
+        if isinstance(checked, ChatRequest):
+            body.content = nulls.left_out(body.content, checked)
         cost = cost_of(checked, serving.sizes)
         serving.reading.check(cost)
     except BaseException:

@@ -22,7 +22,9 @@ _TYPES = {
     401: "authentication_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "invalid_request_error",
     413: "invalid_request_error",
+    501: "not_supported_error",
     503: "unavailable_error",
 }
 
@@ -30,7 +32,8 @@ _TYPES = {
 _OF_THE_REQUEST = re.compile(
     r"[Ff]ailed to (parse|tokenize|load|download) |Unknown reasoning format|Unable to generate parser"
     r"|Cannot |Unsupported |Only no echo|Invalid |Error: |tools param |tool_choice param |Multimodal "
-    r'|\w+ input is not|"|\[json\.'
+    r"|\w+ input is not|got exception: .* grammar "
+    r'|"|\[json\.'
 )
 
 
@@ -104,6 +107,10 @@ def install(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         return JSONResponse(error_body(400, f"{where or 'body'}: {first['msg']}", param=where or None), 400)
 
+    async def on_bug(_: Request, problem: Exception) -> JSONResponse:
+        words = f"the server failed at this request ({type(problem).__name__}); please report it"
+        return JSONResponse(error_body(500, words), 500)
+
     async def on_leaving(_: Request, __: Exception) -> Response:
         return Response(status_code=400)  # it left before its request was whole: nobody reads this
 
@@ -112,3 +119,4 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(GuanacoError, on_guanaco_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(Exception, on_bug)

@@ -11,15 +11,27 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from guanaco.server import grammars
+from guanaco.server import grammars, numbers
 
 MOST_LAST_TOKENS = 1 << 18  # the engine keeps that many in a ring, used or not
 MOST_SAMPLERS = 64  # each with rings of its own
+MOST_BREAKERS = 64  # each is looked for in the whole vocabulary
 MOST_INPUTS = 2048  # texts of one request, as at OpenAI
 _OTHER_MEDIA = ("image_url", "input_image", "input_audio", "input_video", "file")
 
 
+def _countable(schema: object) -> object:
+    worst = numbers.too_large(schema)
+    if worst is not None:
+        raise ValueError(
+            f"a schema may hold numbers to 2^53 and multiples to {numbers.MOST_MULTIPLE}, not {worst}"
+        )
+    return schema
+
+
 def _shallow(grammar: str) -> str:
+    if grammars.is_foreign(grammar):
+        raise ValueError("grammars are taken in GBNF only; send one, or a JSON schema as json_schema")
     deepest = grammars.too_deep(grammar)
     if deepest is not None:
         raise ValueError(f"a grammar may nest {grammars.MOST_DEPTH} parentheses, not {deepest}")
@@ -56,6 +68,7 @@ LastTokens = Annotated[int, Field(le=MOST_LAST_TOKENS)]
 Grammar = Annotated[str, Field(max_length=grammars.MOST_CHARS), AfterValidator(_shallow)]
 Parts = Annotated[list[dict[str, Any]], AfterValidator(_texts_only)]
 OfTheEngine = Annotated[Any, AfterValidator(_of_the_engine)]
+Schema = Annotated[Any, AfterValidator(_countable)]
 Samplers = (
     Annotated[list[Any], Field(max_length=MOST_SAMPLERS)] | Annotated[str, Field(max_length=MOST_SAMPLERS)]
 )
@@ -78,12 +91,15 @@ class Generation(_Open):
     repeat_last_n: LastTokens | None = None
     dry_penalty_last_n: LastTokens | None = None
     samplers: Samplers | None = None
+    dry_sequence_breakers: Annotated[list[Any], Field(max_length=MOST_BREAKERS)] | None = None
     grammar: Grammar | None = None
+    json_schema: Schema = None
+    response_format: Schema = None
     # Its assertions and its regular expressions would end the engine.
     grammar_lazy: OfTheEngine = None
     grammar_triggers: OfTheEngine = None
     n_cache_reuse: int | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], AfterValidator(_countable)] | None = None
 
 
 class Message(BaseModel):

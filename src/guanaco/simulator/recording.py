@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from guanaco.cache.policy import PolicyShape
 from guanaco.errors import EngineError
+from guanaco.files import replacing
 from guanaco.simulator.trace import DECODE, FORMAT_VERSION, PROMPT
 
 _MAGIC, _VERSION = b"GNRC", 2
@@ -126,12 +127,14 @@ def _words(file: BinaryIO, code: str, count: int) -> array[int]:
     return values
 
 
-def write_recorded(served: Iterable[Served], about: About, path: Path) -> Written:
-    """Write a trace, through a temporary name; the whole of ``served`` is never in memory."""
-    partial = path.with_name(path.name + ".partial")
+def write_recorded(served: Iterable[Served], about: About, path: Path, n_served: int) -> Written:
+    """Write a trace, through a temporary name; the whole of ``served`` is never in memory.
+
+    Raises EngineError, and writes none, when ``served`` has not the ``n_served`` selections that there were.
+    """
     n_tokens = n_selections = 0
     has_scores = True
-    with partial.open("w", encoding="utf-8") as file:
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
         file.write(json.dumps(_header(about)) + "\n")
         for _, group in groupby(served, key=lambda item: item.graph):
             batch = list(group)
@@ -140,7 +143,11 @@ def write_recorded(served: Iterable[Served], about: About, path: Path) -> Writte
             for line in _lines(batch, about, n_tokens):
                 file.write(json.dumps(line, separators=(",", ":")) + "\n")
             n_tokens += _n_rows(batch)
-    partial.replace(path)
+        if n_selections != n_served:
+            raise EngineError(
+                f"only {n_selections} of {n_served} selections were recorded; "
+                f"is there room on the drive of {path}?"
+            )
     n_prompt = min(n_tokens, about.n_prompt)
     return Written(n_prompt, n_tokens - n_prompt, n_selections, has_scores and n_selections > 0)
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TextIO
 
 from guanaco.errors import UsageError
+from guanaco.files import replacing
 from guanaco.simulator.recorded import Recorded, RecordedReader, is_batch
 
 PROMPT, DECODE = 0, 1
@@ -97,12 +98,10 @@ def write_trace(trace: Trace, path: Path) -> None:
         "top_k": trace.top_k,
         "expert_bytes": list(trace.expert_bytes) if trace.expert_bytes else None,
     }
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
         file.write(json.dumps(header) + "\n")
         for phase, step in zip(trace.phase, trace.steps, strict=True):
             file.write(json.dumps({"phase": phase, "layers": step}, separators=(",", ":")) + "\n")
-    partial.replace(path)
 
 
 def write_replay(
@@ -122,15 +121,13 @@ def write_replay(
     if not trace.steps:
         raise UsageError(f"trace {trace.name} has no tokens to replay")
     shape = (trace.n_layer, trace.n_expert, trace.top_k, trace.n_tokens)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    with replacing(path) as partial, partial.open("wb") as file:
         version = _REPLAY_PLAIN if predictions is None else _REPLAY_PREDICTED
         file.write(REPLAY_MAGIC + struct.pack("<5I", version, *shape))
         _little_endian(e for step in trace.steps for layer in step for e in layer).tofile(file)
         if predictions is not None:
             file.write(struct.pack("<I", len(predictions[0][0])))
             _little_endian(int(e) for step in predictions for layer in step for e in layer).tofile(file)
-    partial.replace(path)
 
 
 def _little_endian(ids: Iterable[int]) -> array[int]:

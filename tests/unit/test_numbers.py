@@ -1,0 +1,66 @@
+"""Numbers in schemas that the engine's parsers count wrong with: found wherever they are, and no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from guanaco.server import numbers
+from guanaco.server.schemas import ChatRequest, CompletionRequest
+
+LARGEST = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": LARGEST - 1},
+        {"minimum": LARGEST, "maximum": LARGEST},
+        {"exclusiveMinimum": 1e300},
+        {"maximum": -LARGEST},
+        {"minimum": -LARGEST, "maximum": -LARGEST},
+        {"minimum": -1e301, "exclusiveMaximum": -1e300},
+        {"maximum": -999_999_999_999_999_999},
+        {"const": -LARGEST - 1},
+        {"enum": [1, -1e19]},
+        {"const": {"minimum": [-1e19]}},
+        {"multipleOf": 2**31},
+        {"properties": {"minimum": {"const": -1e19}}},
+        {"anyOf": [{}, {"items": {"maximum": -1e19}}]},
+        {"prefixItems": [{"$ref": "#"}, {"default": -1e19}]},
+    ],
+)
+def test_what_the_engine_would_overflow_at_is_found(schema: dict[str, Any]) -> None:
+    assert numbers.too_large(schema) is not None
+    with pytest.raises(ValidationError, match="a schema may hold"):
+        CompletionRequest.model_validate({"prompt": "a", "json_schema": schema})
+    for fields in (
+        {"response_format": {"schema": schema}},
+        {"tools": [{"function": {"parameters": schema}}]},
+    ):
+        with pytest.raises(ValidationError, match="a schema may hold"):
+            ChatRequest.model_validate({"messages": [{"role": "user", "content": "a"}], **fields})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": -LARGEST - 1, "maximum": LARGEST},  # how int64 is written
+        {"type": "integer", "minimum": 0, "maximum": 2**64 - 1},
+        {"type": "number", "minimum": -1e308, "maximum": 1e308},
+        {"const": LARGEST, "enum": [LARGEST]},
+        {"multipleOf": 0.01},
+        {"minimum": True, "const": None, "enum": ["-99999999999999999999"]},
+        {},
+    ],
+)
+def test_what_it_counts_well_is_left_to_it(schema: dict[str, Any]) -> None:
+    assert numbers.too_large(schema) is None
+
+
+def test_what_is_no_schema_is_left_to_it() -> None:
+    assert numbers.too_large(None) is None
+    assert numbers.too_large("text") is None
+    assert numbers.too_large(5) is None
