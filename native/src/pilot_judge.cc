@@ -7,7 +7,8 @@ namespace guanaco {
 namespace {
 
 constexpr double kPrecisionMemory = 0.98;  // per judged guess of a rank, once many were judged
-constexpr double kDriveMemory = 0.9;
+constexpr double kDriveMemory = 0.98;       // per measurement
+constexpr double kLongestNs = 250e6;        // of a measurement: a long one says no more
 constexpr double kIdleMemory = 0.95;
 constexpr double kFirstPrecision = 0.7;    // until measured; about what a next-layer router reaches
 constexpr double kFirstWeight = 8;         // judged guesses that this is worth
@@ -32,9 +33,13 @@ void PilotJudge::judged(size_t rank, bool right) {
   right_[at] += share * ((right ? 1.0 : 0.0) - right_[at]);
 }
 
+// Bytes and time are summed apart: a drive that is held back delivers in bursts, and the mean of their rates would be that
+// of the bursts.
 void PilotJudge::drive_read(uint64_t nbytes, uint64_t elapsed_ns) {
   if (elapsed_ns == 0 || nbytes == 0) return;
-  bytes_per_ns_ = remembered(bytes_per_ns_, static_cast<double>(nbytes) / static_cast<double>(elapsed_ns), kDriveMemory);
+  const double weight = std::min(1.0, kLongestNs / static_cast<double>(elapsed_ns));
+  read_bytes_ = kDriveMemory * read_bytes_ + weight * static_cast<double>(nbytes);
+  read_ns_ = kDriveMemory * read_ns_ + weight * static_cast<double>(elapsed_ns);
 }
 
 void PilotJudge::idled(uint64_t elapsed_ns) {
@@ -47,17 +52,17 @@ bool PilotJudge::pays(size_t rank, uint64_t nbytes) const {
   const double p = precision(rank);
   if (p < kLeastPrecision) return false;
   if (!knows_time()) return true;
-  const double read_ns = static_cast<double>(nbytes) / bytes_per_ns_;
+  const double read_ns = static_cast<double>(nbytes) / bytes_per_ns();
   const double hidden_ns = std::clamp(left_ns_, 0.0, read_ns);
   return p * hidden_ns > (1 - p) * (read_ns - hidden_ns);
 }
 
 void PilotJudge::spend(uint64_t nbytes) {
-  if (knows_time()) left_ns_ -= static_cast<double>(nbytes) / bytes_per_ns_;
+  if (knows_time()) left_ns_ -= static_cast<double>(nbytes) / bytes_per_ns();
 }
 
 uint64_t PilotJudge::most_bytes() const {
-  const double nbytes = knows_time() ? std::clamp(bytes_per_ns_ * idle_ns_, kLeastBytes, kMostBytes) : kFirstBytes;
+  const double nbytes = knows_time() ? std::clamp(bytes_per_ns() * idle_ns_, kLeastBytes, kMostBytes) : kFirstBytes;
   return static_cast<uint64_t>(nbytes);
 }
 

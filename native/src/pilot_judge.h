@@ -35,15 +35,16 @@ class PilotJudge {
   void guessed(bool any_paid) { n_in_vain_ = any_paid ? 0 : n_in_vain_ + 1; }
 
   double precision(size_t rank) const { return right_[rank < kRanks ? rank : kRanks - 1]; }
-  double bytes_per_ns() const { return bytes_per_ns_; }
+  double bytes_per_ns() const { return read_ns_ > 0 ? read_bytes_ / read_ns_ : 0; }
   double idle_ns() const { return idle_ns_; }
 
  private:
-  bool knows_time() const { return bytes_per_ns_ > 0 && idle_ns_ > 0; }
+  bool knows_time() const { return read_ns_ > 0 && idle_ns_ > 0; }
   static std::array<double, kRanks> initial();
 
   std::array<double, kRanks> right_ = initial(), n_judged_{};
-  double bytes_per_ns_ = 0, idle_ns_ = 0, left_ns_ = 0;
+  double read_bytes_ = 0, read_ns_ = 0;  // of late
+  double idle_ns_ = 0, left_ns_ = 0;
   uint64_t n_in_vain_ = 0, n_left_out_ = 0;
 };
 

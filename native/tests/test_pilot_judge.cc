@@ -65,6 +65,19 @@ TEST(judge_reads_what_fits_the_idle_time) {
   CHECK_EQ(n_reads, 4);  // what is always right may reach past it
 }
 
+TEST(judge_of_a_drive_that_delivers_in_bursts) {
+  PilotJudge judge;
+  for (int slice = 0; slice < 10; ++slice) {  // 15 MB in each tenth of a second
+    for (int i = 0; i < 7; ++i) judge.drive_read(2000000, 1300000);
+    judge.drive_read(1000000, 90900000);
+  }
+  CHECK(judge.bytes_per_ns() > 0.12);
+  CHECK(judge.bytes_per_ns() < 0.18);
+  judge.drive_read(100'000'000'000, 100'000'000'000);  // a long prompt counts as a quarter of a second
+  for (int i = 0; i < 100; ++i) judge.drive_read(2000000, 20000000);
+  CHECK(judge.bytes_per_ns() < 0.3);
+}
+
 TEST(judge_tells_ranks_apart) {
   PilotJudge judge = informed(0.9);
   for (int i = 0; i < 500; ++i) judge.judged(5, false);

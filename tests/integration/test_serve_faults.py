@@ -156,14 +156,23 @@ _ASKED = [{"role": "user", "content": "hi"}]
             413,
         ),
         ("completions", {"json_schema": {"type": "integer", "const": -9223372036854775808}}, 400),
-        ("completions", {"json_schema": {"type": "integer", "multipleOf": 2147483648}}, 400),
+        ("completions", {"json_schema": {"allOf": [{"multipleOf": 997}, {"multipleOf": 991}]}}, 400),
+        (
+            "chat/completions",
+            {
+                "response_format": {
+                    "json_schema": {"schema": {"type": "string", "minLength": 5, "maxLength": 2}}
+                }
+            },
+            400,
+        ),
         ("completions", {"grammar": '%llguidance {}\nstart: %json {"type":"integer","const":-1e19}'}, 400),
         ("completions", {"dry_multiplier": 1, "dry_sequence_breakers": ["abc"] * 9000}, 400),
         ("completions", {"json_schema": {"type": "string", "pattern": "{" + "1" * 60_000}}, 413),
         ("completions", {"n_probs": 10**400}, 400),
         (
             "chat/completions",
-            {"response_format": {"json_schema": {"schema": {"type": "integer", "minimum": 2**63 - 2}}}},
+            {"response_format": {"json_schema": {"schema": {"type": "integer", "minimum": 2**53 - 1}}}},
             400,
         ),
         (

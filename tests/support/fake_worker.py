@@ -73,6 +73,10 @@ def main(settings_fd: int, events_fd: int) -> int:
         return 5
     if behaviour.startswith("signal:"):
         os.kill(os.getpid(), int(behaviour.partition(":")[2]))
+    if behaviour.startswith("complain:"):
+        print("0.00.012.345 E schema: somebody else's schema", flush=True)
+        time.sleep(float(behaviour.partition(":")[2]))
+        os.kill(os.getpid(), signal.SIGSEGV)
     if behaviour.startswith("exit:"):
         print("RuntimeError: all is lost", flush=True)
         return int(behaviour.partition(":")[2])

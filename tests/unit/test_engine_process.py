@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from guanaco.engine import process as process_module
 from guanaco.engine.process import WorkerProcess
 from guanaco.errors import EngineError, WorkerDiedError
 from tests.support import fake_worker
@@ -90,6 +91,17 @@ def test_an_exit_carries_the_last_words() -> None:
     assert "code 3; its last words: RuntimeError: all is lost" in problem.message
     assert next(process.events(0.05)) is not None
     process.stop(1.0)
+
+
+def test_words_of_long_before_are_not_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "_LAST_WORDS_S", 0.2)
+    for pause_s, has_words in ((0.0, True), (0.6, False)):
+        process = start(f"complain:{pause_s}")
+        problem = process.explain_loss(10.0)
+        assert problem is not None
+        assert "killed by SIGSEGV" in problem.message
+        assert ("last words: somebody else's schema" in problem.message) is has_words
+        process.stop(1.0)
 
 
 def test_the_log_is_read_and_passed_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ import os
 import select
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from guanaco.hardware.cgroup import own_cgroup
 logger = logging.getLogger("guanaco.engine")
 _TAIL_LINES = 40
 _LOG_PATIENCE_S = 1.0
+_LAST_WORDS_S = 1.0  # what it complained about longer before a signal ended it was about something else
 _OWN_WARNING = "[Guanaco Storage] warning: "  # of the native library: for the user, not only with -v
 
 
@@ -44,7 +46,7 @@ class WorkerProcess:
         self._on_death = on_death
         self._is_stopping = False
         self._ended = threading.Event()
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._tail: deque[tuple[float, str]] = deque(maxlen=_TAIL_LINES)
         self._oom_kills_before = _oom_kills()
 
         settings_read, settings_write = os.pipe()
@@ -104,7 +106,13 @@ class WorkerProcess:
     def last_errors(self) -> list[str]:
         """What it complained about, as far as it has been read. Blocks a moment if it is just ending."""
         self._log_reader.join(_LOG_PATIENCE_S)
-        return errors_of(list(self._tail))
+        return errors_of([line for _, line in list(self._tail)])
+
+    def _last_words(self, return_code: int, ended_s: float) -> list[str]:
+        if return_code >= 0:
+            return self.last_errors()
+        self._log_reader.join(_LOG_PATIENCE_S)
+        return errors_of([line for said_s, line in list(self._tail) if said_s > ended_s - _LAST_WORDS_S])
 
     def stop(self, timeout_s: float) -> None:
         """End it: ask, wait ``timeout_s``, kill. Leaves nothing running."""
@@ -125,7 +133,7 @@ class WorkerProcess:
             for raw in lines:
                 line = raw.decode(errors="replace").rstrip()
                 if line:
-                    self._tail.append(line)
+                    self._tail.append((time.monotonic(), line))
                     logger.log(logging.WARNING if line.startswith(_OWN_WARNING) else logging.INFO, "%s", line)
 
     def _watch(self) -> None:
@@ -133,7 +141,7 @@ class WorkerProcess:
         if not self._is_stopping:
             before, now = self._oom_kills_before, _oom_kills()
             new_kills = None if before is None or now is None else now - before
-            reason = describe_exit(return_code, new_kills, self.last_errors())
+            reason = describe_exit(return_code, new_kills, self._last_words(return_code, time.monotonic()))
             self.died = WorkerDiedError(reason, return_code=return_code)
         self._ended.set()
         if self.died is not None and self._on_death is not None:

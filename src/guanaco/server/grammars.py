@@ -126,14 +126,14 @@ def schema_bytes(part: object, *, is_bounded: bool) -> int:
 
     ``is_bounded``: the engine's own parser gets it, which takes no repetition beyond its limit.
     """
-    objects = list(_objects(part))
-    patterns = [value for value in (one.get("pattern") for one in objects) if isinstance(value, str)]
+    schemas = list(objects(part))
+    patterns = [value for value in (one.get("pattern") for one in schemas) if isinstance(value, str)]
     if sum(map(len, patterns)) > MOST_CHARS:
         return ENDLESS_BYTES  # as a grammar of that length is refused: to read it takes its time here too
-    return sum(map(pattern_bytes, patterns)) + sum(_items_bytes(one, is_bounded) for one in objects)
+    return sum(map(pattern_bytes, patterns)) + sum(_items_bytes(one, is_bounded) for one in schemas)
 
 
-def _objects(part: object) -> Iterator[dict[str, Any]]:
+def objects(part: object) -> Iterator[dict[str, Any]]:
     waiting = [part]
     while waiting:
         part = waiting.pop()

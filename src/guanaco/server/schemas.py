@@ -23,8 +23,13 @@ _OTHER_MEDIA = ("image_url", "input_image", "input_audio", "input_video", "file"
 def _countable(schema: object) -> object:
     worst = numbers.too_large(schema)
     if worst is not None:
+        raise ValueError(f"a schema may hold numbers of 15 digits, not {worst}")
+    backward = numbers.backward(schema)
+    if backward is not None:
+        raise ValueError(f"a schema with {backward} allows nothing")
+    if numbers.common_multiple(schema) > numbers.MOST_MULTIPLE:
         raise ValueError(
-            f"a schema may hold numbers to 2^53 and multiples to {numbers.MOST_MULTIPLE}, not {worst}"
+            f"the least common multiple of all multipleOf may be {numbers.MOST_MULTIPLE}, no more"
         )
     return schema
 
