@@ -1,62 +1,221 @@
 """More memory is never slower: ``python -m benchmarks.more_memory MODEL``.
 
-Decodes at ten budgets up to the whole model, in interleaved rounds of fresh processes with a cold file cache,
-each in a memory cgroup of its plan's total. No budget's median may fall below 0.97 of any smaller budget's.
+Decodes at ten budgets up to the whole model, each worker in a memory cgroup of its plan's total. Beside each
+the whole model stays loaded in slots and takes turns with it: a virtual machine's speed changes by a tenth
+from minute to minute, and no two budgets in a row would see the same machine. A budget's speed is the median
+of its turns over the whole model's in the same turn; no budget may fall below 0.97 of any smaller one.
+Needs memory for the model twice.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import random
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from guanaco.bench.compare import Budget, budgets_for_shares, run_once
-from guanaco.bench.one import RunSpec
+from guanaco.bench.compare import Budget, budgets_for_shares
+from guanaco.bench.drive import drop_file_cache
+from guanaco.bench.one import RunSpec, engine_spec
+from guanaco.bench.ratio import paired_ratio
 from guanaco.bench.replay import replay_file
 from guanaco.bench.ways import WAYS
+from guanaco.engine.engine import Engine, EngineSpec
+from guanaco.errors import GuanacoError, UsageError
 from guanaco.gguf.reader import read_gguf
+from guanaco.hardware.child_cgroup import create_child
 from guanaco.hardware.detect import detect
-from guanaco.model.map import build_model_map
-from guanaco.planner.budget import ceiling_of
+from guanaco.model.map import ModelMap, build_model_map
+from guanaco.planner.budget import ceiling_of, usable_bytes
 from guanaco.units import GIB, format_bytes
 
 SLOWEST = 0.97
-FIELDS = (
-    "budget",
-    "run",
-    "memory_limit_bytes",
-    "slots",
-    "decode_tps",
-    "hit_rate",
-    "bytes_per_token",
-    "wait_s",
-)
+FIELDS = ("budget", "round", "turn", "slots", "decode_tps", "beside_tps", "hit_rate", "bytes_per_token")
+_REST_S = 0.1  # by then the other one's threads sleep
+_FIRST_PLAIN_TOKEN = 1000  # past the special tokens of any vocabulary used here
+_SEED = 1
 
 
-def order_of(n_budgets: int, run: int) -> list[int]:
+def order_of(n_budgets: int, number: int) -> list[int]:
     """Up, then down: a drive that tires strikes every budget alike."""
     up = list(range(n_budgets))
-    return up if run % 2 == 0 else up[::-1]
+    return up if number % 2 == 0 else up[::-1]
 
 
-def slower(medians: Sequence[float]) -> list[tuple[int, int]]:
+def slower(speeds: Sequence[float]) -> list[tuple[int, int]]:
     """Pairs (smaller, larger) of budgets where the larger one is slower than it may be."""
-    pairs = ((i, j) for j in range(len(medians)) for i in range(j))
-    return [(i, j) for i, j in pairs if medians[j] < SLOWEST * medians[i]]
+    pairs = ((i, j) for j in range(len(speeds)) for i in range(j))
+    return [(i, j) for i, j in pairs if speeds[j] < SLOWEST * speeds[i]]
 
 
-def measure(model: Path, replay: str, options: argparse.Namespace, scratch: Path) -> list[dict[str, Any]]:
-    """Every run's row, in the order they were run."""
-    model_map = build_model_map(read_gguf(model))
+def refuse_too_little(needed_bytes: int, usable: int | None) -> None:
+    """Raises UsageError where the largest budget and the whole model beside it do not fit together."""
+    if usable is not None and needed_bytes > usable:
+        raise UsageError(
+            f"the largest budget and the whole model beside it need {format_bytes(needed_bytes)}, and "
+            f"{format_bytes(usable)} are available; measure a smaller model (benchmarks.make_model)"
+        )
+
+
+class Loaded:
+    """One engine with its prompt answered, decoding on where the replay stands."""
+
+    def __init__(self, engine: Engine, base: RunSpec, start: int) -> None:
+        self._engine = engine
+        engine.control("replay_position", start)
+        engine.control("replay_on", 1)
+        rng = random.Random(_SEED)
+        vocabulary = range(_FIRST_PLAIN_TOKEN, min(engine.spec.model_map.n_vocab, 100_000))
+        self._prompt = [rng.choice(vocabulary) for _ in range(base.n_prompt)]
+        self._n_decode = base.n_decode
+        self.decode()
+
+    def decode(self) -> dict[str, Any]:
+        """One turn: the prompt's keys and values are reused, so all of it is decoding."""
+        before = self._engine.stats()
+        timings = self._engine.client().call(
+            "/completion",
+            {
+                "temperature": 0,
+                "cache_prompt": True,
+                "ignore_eos": True,
+                "id_slot": 0,
+                "prompt": [*self._prompt, self._prompt[0]],
+                "n_predict": self._n_decode,
+            },
+        )["timings"]
+        after = self._engine.stats()
+        time.sleep(_REST_S)
+        if before is None or after is None or after.slots == 0 or after.replay_exhausted:
+            raise UsageError("the trace is shorter than the run; give --replay more tokens or --turns fewer")
+        accesses = after.accesses - before.accesses
+        return {
+            "slots": after.slots,
+            "decode_tps": timings["predicted_per_second"],
+            "hit_rate": (after.hits - before.hits) / max(1, accesses),
+            "bytes_per_token": (after.bytes_read - before.bytes_read) / max(1, timings["predicted_n"]),
+        }
+
+
+@contextmanager
+def loaded(spec: EngineSpec, budget: Budget, base: RunSpec, start: int) -> Iterator[Loaded]:
+    """``spec``'s model, its worker in a memory cgroup of the budget, loaded from a cold file cache."""
+    drop_file_cache([file.path for file in spec.model_map.files])
+    with (
+        create_child("guanaco-more", budget.memory_bytes) as child,
+        Engine(spec) as engine,
+    ):
+        engine.start()
+        # The library hides itself from what its first process starts, so no shell can join first.
+        if engine.pid is not None:
+            child.add(engine.pid)
+        engine.wait_ready()
+        yield Loaded(engine, base, start)
+
+
+def spec_for(base: RunSpec, budget: Budget, model: ModelMap) -> EngineSpec:
+    spec = replace(
+        base, memory_bytes=budget.memory_bytes or base.memory_bytes, max_experts=budget.max_experts
+    )
+    return engine_spec(spec, WAYS["slots"], model)
+
+
+def measure(model: ModelMap, base: RunSpec, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for every turn, in the order they were taken."""
+    shares = [step / options.steps for step in range(1, options.steps + 1)]
+    budgets = budgets_for_shares(model, base, shares)
+    # All are planned before any takes memory.
+    specs = [spec_for(base, budget, model) for budget in budgets]
+    refuse_too_little(2 * specs[-1].plan.parts.total_bytes, usable_bytes(detect()))
+    rows = []
+    with ExitStack() as stack:
+        beside = stack.enter_context(loaded(specs[-1], budgets[-1], base, 0))
+        for number in range(options.runs):
+            for index in order_of(len(budgets), number):
+                budget, start = budgets[index], number * base.n_prompt
+                with loaded(specs[index], budget, base, start) as engine:
+                    taken = [one_turn(engine, beside, turn) for turn in range(options.turns)]
+                rows += [{"budget": budget.label, "round": number, **row} for row in taken]
+                of_beside = median(row["decode_tps"] / row["beside_tps"] for row in taken)
+                print(
+                    f"round {number}  {budget.label:>8}  {format_bytes(budget.memory_bytes or 0)}: "
+                    f"{median(row['decode_tps'] for row in taken):.2f} tok/s, {of_beside:.3f} of the whole "
+                    f"model beside it, {median(row['hit_rate'] for row in taken):.1%} hits",
+                    flush=True,
+                )
+    return rows
+
+
+def one_turn(engine: Loaded, beside: Loaded, turn: int) -> dict[str, Any]:
+    """A B, then B A."""
+    if turn % 2 == 0:
+        row, other = engine.decode(), beside.decode()
+    else:
+        other, row = beside.decode(), engine.decode()
+    return {"turn": turn, **row, "beside_tps": other["decode_tps"]}
+
+
+def report(rows: Sequence[dict[str, Any]]) -> int:
+    """Prints each budget's speed and the verdict; 1 where more memory is slower."""
+    by_budget: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_budget.setdefault(row["budget"], []).append(row)
+    # Insertion follows the first round, which goes up.
+    labels, speeds = list(by_budget), []
+    for label, taken in by_budget.items():
+        own, other = [row["decode_tps"] for row in taken], [row["beside_tps"] for row in taken]
+        speeds.append(median(a / b for a, b in zip(own, other, strict=True)))
+        ratio = paired_ratio(own, other)
+        bounds = (
+            "" if ratio.lower_90 is None else f", 90 % interval {ratio.lower_90:.3f}-{ratio.upper_90:.3f}"
+        )
+        print(f"{label:>8}: {speeds[-1]:.3f} of the whole model, median of {len(taken)} turns{bounds}")
+    faults = slower(speeds)
+    for i, j in faults:
+        print(f"{labels[j]} decodes at {speeds[j] / speeds[i]:.3f} of {labels[i]}'s speed")
+    print("more memory is never slower:", "FAILS" if faults else "holds")
+    return 1 if faults else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--steps", type=int, default=10, help="budgets, up to the whole model")
+    parser.add_argument("--runs", type=int, default=2, help="times each budget is loaded")
+    parser.add_argument("--turns", type=int, default=16, help="turns of each load")
+    parser.add_argument("--prompt", type=int, default=64, help="tokens")
+    parser.add_argument("--decode", type=int, default=16, help="tokens a turn")
+    parser.add_argument("--replay", default="qwen3-30b-like")
+    parser.add_argument("--csv", type=Path)
+    options = parser.parse_args(arguments)
+    try:
+        with tempfile.TemporaryDirectory(prefix="guanaco-more-") as scratch:
+            model = build_model_map(read_gguf(options.model))
+            replay = replay_file(options.replay, model, Path(scratch))
+            rows = measure(model, base_of(options, replay), options)
+    except GuanacoError as problem:
+        print(problem, file=sys.stderr)
+        return problem.exit_code
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+    return report(rows)
+
+
+def base_of(options: argparse.Namespace, replay: Path) -> RunSpec:
     ceiling = ceiling_of(detect())
-    base = RunSpec(
-        model=str(model),
+    return RunSpec(
+        model=str(options.model),
         way="slots",
         memory_bytes=64 * GIB if ceiling is None else ceiling.limit_bytes,
         max_experts=-1,
@@ -65,68 +224,10 @@ def measure(model: Path, replay: str, options: argparse.Namespace, scratch: Path
         n_ctx=options.prompt + options.decode + 64,
         n_threads=None,
         n_ubatch=512,
-        replay=str(replay_file(replay, model_map, scratch)),
+        replay=str(replay),
         replay_start=0,
-        seed=1,
+        seed=_SEED,
     )
-    shares = [step / options.steps for step in range(1, options.steps + 1)]
-    budgets = budgets_for_shares(model_map, base, shares)
-    files = [file.path for file in model_map.files]
-    rows = []
-    for run in range(options.runs):
-        for index in order_of(len(budgets), run):
-            row = one(base, budgets[index], files, run)
-            rows.append(row)
-            print(
-                f"run {run}  {row['budget']:>8}  {format_bytes(row['memory_limit_bytes'])}: "
-                f"{row['decode_tps']:.2f} tok/s, {row['hit_rate'] or 0:.1%} hits",
-                flush=True,
-            )
-    return rows
-
-
-def one(base: RunSpec, budget: Budget, files: list[Path], run: int) -> dict[str, Any]:
-    """One decode at one budget; all budgets of a round get the same work."""
-    spec = replace(
-        base,
-        memory_bytes=budget.memory_bytes or base.memory_bytes,
-        max_experts=budget.max_experts,
-        replay_start=run * base.n_prompt,
-        seed=base.seed + run,
-    )
-    return {
-        "budget": budget.label,
-        "run": run,
-        **run_once(spec, WAYS["slots"], files, budget.memory_bytes),
-    }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--prompt", type=int, default=64, help="tokens")
-    parser.add_argument("--decode", type=int, default=32, help="tokens")
-    parser.add_argument("--replay", default="qwen3-30b-like")
-    parser.add_argument("--csv", type=Path)
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="guanaco-more-") as scratch:
-        rows = measure(options.model, options.replay, options, Path(scratch))
-    labels = list(dict.fromkeys(row["budget"] for row in rows if row["run"] == 0))
-    medians = [median(row["decode_tps"] for row in rows if row["budget"] == label) for label in labels]
-    for label, speed in zip(labels, medians, strict=True):
-        print(f"{label:>8}: {speed:.2f} tok/s, median of {options.runs}")
-    faults = slower(medians)
-    for i, j in faults:
-        print(f"{labels[j]} decodes at {medians[j] / medians[i]:.2f} of {labels[i]}'s speed")
-    if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
-    print("more memory is never slower:", "FAILS" if faults else "holds")
-    return 1 if faults else 0
 
 
 if __name__ == "__main__":
