@@ -85,7 +85,7 @@ bool Pilot::run(RouterCone* router, const Tensor* state) {
   return router->run(api_, mini_, state, n_threads, &scratch_);
 }
 
-void Pilot::look_ahead(GraphPlan* graph_plan, const Binding& binding, int64_t replay_row, Store* store) {
+void Pilot::look_ahead(GraphPlan* graph_plan, const Binding& binding, const ReplayRows& replayed, Store* store) {
   if (!is_on() || plan_.is_batch(binding.ids->ne[1])) return;
   if (turned_out_) judge_.idled(store->idle_ns());
   uint64_t nbytes = 0, elapsed_ns = 0;
@@ -100,7 +100,7 @@ void Pilot::look_ahead(GraphPlan* graph_plan, const Binding& binding, int64_t re
   // A replayed selection has nothing to do with the state: only the trace's own prediction may stand for the router.
   // The router is run all the same, so that its cost is in the figures.
   bool made = by_router && guess_by_router(graph_plan, binding, *next);
-  if (replay_row >= 0) made = made && guess_by_replay(*next, replay_row);
+  if (replayed.on) made = made && guess_by_replay(*next, replayed);
   router_failed_ = !made;
   if (!made && learns()) made = guess_by_transition(binding, *next);
   if (!made) return;
@@ -130,12 +130,11 @@ void Pilot::check_own_router(GraphPlan* graph_plan, const Binding& binding) {
   }
 }
 
-bool Pilot::guess_by_replay(const Binding& next, int64_t replay_row) {
+bool Pilot::guess_by_replay(const Binding& next, const ReplayRows& replayed) {
   guess_.experts.clear();
   for (int64_t rank = 0; rank < next.ids->ne[0]; ++rank) {
     for (int64_t row = 0; row < next.ids->ne[1]; ++row) {
-      const uint64_t token = static_cast<uint64_t>(replay_row + row);
-      add(replay_.predicted(token, trace_layers_[next.group], static_cast<uint32_t>(rank)));
+      add(replay_.predicted(replayed.at(row), trace_layers_[next.group], static_cast<uint32_t>(rank)));
     }
   }
   return !guess_.experts.empty();

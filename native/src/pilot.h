@@ -27,9 +27,8 @@ class Pilot {
   void begin_graph();
   // The selection of a layer as it turned out, before the store is told.
   void turned_out(const GraphPlan& graph_plan, const Binding& binding, const std::vector<int32_t>& experts);
-  // The reads of this selection are started: guess the next one. `replay_row`: the place in the replayed trace of the
-  // selection's first token; -1 when nothing is replayed.
-  void look_ahead(GraphPlan* graph_plan, const Binding& binding, int64_t replay_row, Store* store);
+  // The reads of this selection are started: guess the next one. `replayed`: where its rows are in a replayed trace.
+  void look_ahead(GraphPlan* graph_plan, const Binding& binding, const ReplayRows& replayed, Store* store);
 
  private:
   struct Guess {
@@ -45,7 +44,7 @@ class Pilot {
   void cut_routers(GraphPlan* graph_plan) const;
   bool run(RouterCone* router, const Tensor* state);
   bool guess_by_router(GraphPlan* graph_plan, const Binding& binding, const Binding& next);
-  bool guess_by_replay(const Binding& next, int64_t replay_row);
+  bool guess_by_replay(const Binding& next, const ReplayRows& replayed);
   bool guess_by_transition(const Binding& binding, const Binding& next);
   void add_by_rank(const Tensor* ids);
   void add(int32_t expert);

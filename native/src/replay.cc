@@ -73,10 +73,9 @@ bool Replay::fits(const std::vector<ExpertGroup>& groups, std::string* error) co
 void Replay::overwrite(const EngineApi& api, Stats* stats, uint32_t ordinal, int64_t n_tokens, Tensor* ids) {
   if ((*stats)->replay_on == 0 || ordinal >= n_layer_ || ids->data == nullptr) return;
   if (!api.is_on_host(ids)) return;
-  const uint64_t position = (*stats)->replay_position;
-  const int64_t first = n_tokens - ids->ne[1];
+  const ReplayRows where = rows(**stats, n_tokens, ids->ne[1]);
   for (int64_t row = 0; row < ids->ne[1]; ++row) {
-    const uint64_t token = position + static_cast<uint64_t>(first + row);
+    const uint64_t token = where.at(row);
     if (token >= n_tokens_) {
       (*stats)->replay_exhausted = 1;
       return;
@@ -95,8 +94,20 @@ int32_t Replay::predicted(uint64_t token, uint32_t ordinal, uint32_t rank) const
   return predictions_[(token * n_layer_ + ordinal) * n_ranks_ + rank];
 }
 
+ReplayRows Replay::rows(const StatsBlock& stats, int64_t n_tokens, int64_t n_rows) const {
+  ReplayRows where;
+  where.on = is_open() && stats.replay_on != 0;
+  const uint64_t strands = stats.replay_strands;
+  if (strands > 0) where.length = n_tokens_;
+  if (strands > 0 && static_cast<uint64_t>(n_tokens) <= strands) where.stride = n_tokens_ / strands;
+  where.first = stats.replay_position + static_cast<uint64_t>(n_tokens - n_rows) * where.stride;
+  return where;
+}
+
 void Replay::advance(Stats* stats, int64_t n_tokens) {
-  if ((*stats)->replay_on != 0) (*stats)->replay_position += static_cast<uint64_t>(n_tokens);
+  if ((*stats)->replay_on == 0) return;
+  const bool is_step = static_cast<uint64_t>(n_tokens) <= (*stats)->replay_strands;
+  (*stats)->replay_position += is_step ? 1 : static_cast<uint64_t>(n_tokens);
 }
 
 }  // namespace guanaco

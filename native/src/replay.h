@@ -20,6 +20,16 @@ constexpr uint32_t kNoTraceLayer = UINT32_MAX;
 // second set of experts in a layer follows none. Groups that a plan leaves out belong to layers behind all others.
 std::vector<uint32_t> trace_layers(const std::vector<ExpertGroup>& groups);
 
+// Where the rows of a selection are in the trace.
+struct ReplayRows {
+  uint64_t first = 0, stride = 1, length = 0;  // length: of the trace, that is begun anew at its end; 0: it is not
+  bool on = false;
+  uint64_t at(int64_t row) const {
+    const uint64_t token = first + static_cast<uint64_t>(row) * stride;
+    return length == 0 ? token : token % length;
+  }
+};
+
 class Replay {
  public:
   bool open(const std::string& path, std::string* error);
@@ -29,8 +39,12 @@ class Replay {
 
   // Writes the trace's ids of MoE layer number `ordinal` into `ids` ([top_k, n_rows] int32, on the host).
   // `n_tokens`: tokens of the whole batch; the rows are its last ones.
+  // With `replay_strands` the tokens of a batch that has no more than so many are of as many clients: each follows a
+  // stretch of the trace of its own, and all are one token further afterwards.
   void overwrite(const EngineApi& api, Stats* stats, uint32_t ordinal, int64_t n_tokens, Tensor* ids);
   void advance(Stats* stats, int64_t n_tokens);
+  // Where the last `n_rows` rows of a batch of `n_tokens` are.
+  ReplayRows rows(const StatsBlock& stats, int64_t n_tokens, int64_t n_rows) const;
   // What was predicted for a layer of a token before it ran, by rank; -1: nothing. A trace may have no predictions.
   int32_t predicted(uint64_t token, uint32_t ordinal, uint32_t rank) const;
 

@@ -246,7 +246,9 @@ void Seam::serve(Binding* binding) {
   note_served(*binding, n_transient, store_->cache(), store_->last_served());
   write_slot_ids(binding, rows_);
   // While this layer's own reads run.
-  if (!binding->lease.waves.on) pilot_.look_ahead(current_, *binding, replay_row(*binding), store_);
+  if (!binding->lease.waves.on) {
+    pilot_.look_ahead(current_, *binding, replay_->rows(**stats_, n_tokens_, binding->ids->ne[1]), store_);
+  }
   binding->overlaps = binding->lease.waves.on || (!store_->arrived(binding->lease, binding->part_order.back()) &&
                                                   overlap_.can_run(*binding));
   if (binding->overlaps) {
@@ -274,12 +276,6 @@ void Seam::note_served(const Binding& binding, size_t n_transient, const Cache& 
 
 bool Seam::wait_for(Binding* binding, uint32_t part) {
   return store_->wait(&binding->lease, part) || fail(store_->take_error());
-}
-
-// Where the selection's first row is in the replayed trace; -1 when nothing is replayed.
-int64_t Seam::replay_row(const Binding& binding) const {
-  if (!replay_->is_open() || (*stats_)->replay_on == 0) return -1;
-  return static_cast<int64_t>((*stats_)->replay_position) + n_tokens_ - binding.ids->ne[1];
 }
 
 void Seam::write_slot_ids(Binding* binding, const std::vector<int32_t>& rows) {

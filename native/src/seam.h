@@ -44,7 +44,6 @@ class Seam {
   void note_served(const Binding& binding, size_t n_transient, const Cache& cache, const Served& served);
   // Waits for a part; failing is final for the graph.
   bool wait_for(Binding* binding, uint32_t part);
-  int64_t replay_row(const Binding& binding) const;
   bool read_ids(const Tensor* ids, std::vector<int32_t>* rows) const;
   bool is_batch(const Binding& binding) const { return plan_.is_batch(binding.ids->ne[1]); }
   BatchRows batch_rows(const Binding& binding) const;

@@ -55,7 +55,8 @@ struct StatsBlock {
   Word pilot_control;  // 1: run each layer's own router on its own state too and count what it gets right
   Word warm_start;     // 1: the model is ready, read likely experts until the first request
   Word give_up;        // number of a graph whose results nobody waits for: it fails where it is
-  Word reserved[11];
+  Word replay_strands;  // clients whose tokens are replayed each from a stretch of its own; 0: one after the other
+  Word reserved[10];
 };
 
 class Stats {

@@ -98,6 +98,28 @@ TEST(replay_stays_in_its_bounds) {
   CHECK_EQ(rig.values, (Values{0, 1, 2, -1}));
 }
 
+TEST(replay_gives_each_client_a_stretch_of_its_own) {
+  ReplayRig rig;  // five tokens
+  rig.stats->replay_strands = 2;
+  Tensor two = rig.ids(3, 2, 3);
+  rig.replay.overwrite(rig.api, &rig.stats, 0, 2, &two);
+  CHECK_EQ(rig.values, (Values{0, 1, 2, 2, 3, 4}));  // tokens 0 and 2: a stretch is five over two long
+  rig.replay.advance(&rig.stats, 2);
+  CHECK_EQ(rig.stats->replay_position.load(), 1);
+  rig.replay.advance(&rig.stats, 1);
+  CHECK_EQ(rig.stats->replay_position.load(), 2);
+  // More tokens than clients are one's prompt, in order, and the trace begins anew at its end.
+  Tensor last = rig.ids(3, 2, 3);
+  rig.replay.overwrite(rig.api, &rig.stats, 0, 4, &last);
+  CHECK_EQ(rig.values, (Values{4, 5, 6, 0, 1, 2}));  // rows 2 and 3 of four from token 2: tokens 4 and 0
+  rig.replay.advance(&rig.stats, 4);
+  CHECK_EQ(rig.stats->replay_position.load(), 6);
+  CHECK_EQ(rig.stats->replay_exhausted.load(), 0);
+  CHECK(rig.replay.rows(*rig.stats, 1, 1).on);
+  rig.stats->replay_on = 0;
+  CHECK(!rig.replay.rows(*rig.stats, 1, 1).on);
+}
+
 TEST(replay_follows_the_layers_of_the_plan) {
   Bed bed;
   const uint32_t file = bed.file(64 * kKiB, false);

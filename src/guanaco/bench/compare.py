@@ -52,8 +52,18 @@ def budgets_for_shares(model: ModelMap, base: RunSpec, shares: Sequence[float]) 
     return ladder
 
 
-def run_once(spec: RunSpec, way: Way, files: Sequence[Path], limit_bytes: int | None) -> dict[str, Any]:
-    """One run, with a cold file cache where memory is limited. Raises EngineError with its own words."""
+def run_once(
+    spec: RunSpec,
+    way: Way,
+    files: Sequence[Path],
+    limit_bytes: int | None,
+    *,
+    module: str = "guanaco.bench.one",
+) -> dict[str, Any]:
+    """One run of ``module``, with a cold file cache where memory is limited.
+
+    Raises EngineError with its own words.
+    """
     if limit_bytes is not None:  # what is in memory whole is the same wherever it was loaded from
         drop_file_cache(files)
     with (
@@ -61,7 +71,7 @@ def run_once(spec: RunSpec, way: Way, files: Sequence[Path], limit_bytes: int | 
         _cgroup(limit_bytes) as cgroup,
         drive_limit(files[0], spec.drive_limit_bytes_per_s, cgroup) as slowed,
     ):
-        command = [sys.executable, "-P", "-m", "guanaco.bench.one", to_json(spec), str(os.getpid())]
+        command = [sys.executable, "-P", "-m", module, to_json(spec), str(os.getpid())]
         for child in (cgroup, slowed):
             command = child.wrap(command) if child else command
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)

@@ -56,6 +56,7 @@ class RunSpec:
     replay_start: int
     seed: int
     drive_limit_bytes_per_s: int | None = None  # set around the run, not by it
+    n_parallel: int = 1  # sequences that share n_ctx
     busy: int = 0  # processes that do nothing but compute while tokens are decoded
 
 
@@ -74,6 +75,7 @@ def plan_for(spec: RunSpec, way: Way, model: ModelMap) -> tuple[LoadConfig, Plan
         pilot=way.pilot,
         max_experts=spec.max_experts if way.is_streaming else -1,
         n_ctx=spec.n_ctx,
+        n_parallel=spec.n_parallel,
         n_ubatch=spec.n_ubatch,
         n_threads=spec.n_threads,
         cache_ram_bytes=0,

@@ -6,6 +6,7 @@ import csv
 import json
 import platform
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 import click
 
 from guanaco import __version__
+from guanaco.bench import workload
 from guanaco.bench.bandwidth import bound_lines, drive_bandwidth
 from guanaco.bench.compare import Budget, budgets_for_shares, compare, ratios
 from guanaco.bench.one import PILOT_FIGURES, RunSpec
 from guanaco.bench.replay import replay_file
 from guanaco.bench.together import take_turns
 from guanaco.bench.ways import WAYS, find_ways
+from guanaco.cli import workload as of_clients
 from guanaco.engine.llama import ENGINE_LABEL
 from guanaco.errors import UsageError
 from guanaco.files import has_place, replacing
@@ -77,8 +80,25 @@ def _bytes_per_s(text: str) -> int:
     help="Also measure the drive and the compute alone, and set token time against the greater.",
 )
 @click.option("--runs", default=3, type=click.IntRange(1), help="Interleaved rounds.")
-@click.option("--prompt", "n_prompt", default=256, type=click.IntRange(1), help="Prompt tokens.")
-@click.option("--decode", "n_decode", default=96, type=click.IntRange(2), help="Tokens to decode.")
+@click.option(
+    "--workload",
+    "load_name",
+    default=None,
+    metavar="NAME",
+    help=f"Several clients before a server, not one prompt and one decode: {', '.join(workload.NAMES)}.",
+)
+@click.option("--clients", "n_clients", default=None, type=click.IntRange(1, 64), help="With --workload.")
+@click.option(
+    "--requests", "n_requests", default=None, type=click.IntRange(1), help="Of each client, with --workload."
+)
+@click.option(
+    "--prompt",
+    "n_prompt",
+    default=None,
+    type=click.IntRange(1),
+    help="Prompt tokens: 256, or as the workload has them.",
+)
+@click.option("--decode", "n_decode", default=None, type=click.IntRange(2), help="Tokens to decode: 96.")
 @click.option("-t", "--threads", "n_threads", default=None, type=click.IntRange(1))
 @click.option("-ub", "--ubatch-size", "n_ubatch", default=512, type=click.IntRange(1))
 @click.option(
@@ -108,8 +128,11 @@ def bench_command(
     ways: str | None,
     bound: bool,
     runs: int,
-    n_prompt: int,
-    n_decode: int,
+    load_name: str | None,
+    n_clients: int | None,
+    n_requests: int | None,
+    n_prompt: int | None,
+    n_decode: int | None,
     n_threads: int | None,
     n_ubatch: int,
     replay: str | None,
@@ -123,6 +146,13 @@ def bench_command(
         raise UsageError("--bound measures the drive as it is; leave out --drive-limit, or --bound")
     if together and (not resident or bound or busy or replay is not None or drive_limit is not None):
         raise UsageError("--together compares whole models, with --resident and the turns' own sizes only")
+    if load_name is None and (n_clients or n_requests):
+        raise UsageError("--clients and --requests are of a workload; name one with --workload")
+    if load_name is not None and (resident or bound or busy or n_decode):
+        raise UsageError(
+            "--workload has its own answers and limits: without --resident, --bound, --busy, --decode"
+        )
+    n_prompt_given, n_prompt, n_decode = n_prompt, n_prompt or 256, n_decode or 96
     chosen = find_ways(ways or ("auto,plain" if resident else "slots,pagecache,mmap"))
     if bound:
         chosen = (*chosen, WAYS["compute"])
@@ -151,22 +181,25 @@ def bench_command(
         drive_limit_bytes_per_s=None if drive_limit is None else _bytes_per_s(drive_limit),
         busy=busy,
     )
-    ladder = (
-        [Budget("whole", None, -1)] if resident else budgets_for_shares(model_map, base, _shares(experts))
-    )
+    shares = _shares(experts)
+    ladder = [Budget("whole", None, -1)] if resident else budgets_for_shares(model_map, base, shares)
+    fields, tell = (_FIELDS, _tell) if load_name is None else (of_clients.FIELDS, of_clients.tell)
     files = [file.path for file in model_map.files]
     rows: list[dict[str, Any]] = []
 
     def keep(row: dict[str, Any]) -> None:
         rows.append(row)
-        _tell(row)
+        tell(row)
         if csv_path is not None:
-            _write_csv(csv_path, rows)
+            _write_csv(csv_path, fields, rows)
 
-    if together:
+    if load_name is not None:
+        spec = of_clients.spec_of(base, load_name, n_clients, n_requests, n_prompt_given)
+        of_clients.run_workload(spec, chosen, model_map, shares, runs=runs, on_row=keep)
+    elif together:
         take_turns(base, chosen, model_map, runs=runs, on_row=keep)
     file_bytes = sum(path.stat().st_size for path in files)
-    for budget in () if together else ladder:
+    for budget in () if together or load_name is not None else ladder:
         if budget.memory_bytes is not None and budget.memory_bytes > file_bytes:
             click.echo(
                 f"guanaco: {budget.label}: the limit of {format_bytes(budget.memory_bytes)} holds the whole "
@@ -182,16 +215,18 @@ def bench_command(
         "guanaco": __version__,
         "engine": ENGINE_LABEL,
     }
-    summary = _ratios(rows, [way.name for way in chosen if not way.all_in_slots])
+    names = [way.name for way in chosen if not way.all_in_slots]
+    summary = _ratios(rows, names, ("decode_tps", "prompt_tps") if load_name is None else of_clients.FIGURES)
     bounds = bound_lines(rows) if bound else []
     if as_json:
-        shown = [{key: row.get(key) for key in _FIELDS} for row in rows]
+        shown = [{key: row.get(key) for key in fields} for row in rows]
         click.echo(json.dumps({"machine": about, "rows": shown, "ratios": summary, "bounds": bounds}))
         return
+    width = max((len(line["figure"]) for line in summary), default=0)
     for line in summary:
         lowest = "" if line["lower_90"] is None else f", at least {line['lower_90']:.2f} (90 %)"
         click.echo(
-            f"{line['budget']:>7}  {line['figure']:<10}  {line['way']} / {line['against']}: "
+            f"{line['budget']:>7}  {line['figure']:<{width}}  {line['way']} / {line['against']}: "
             f"{line['mean']:.2f} times{lowest}, {line['pairs']} pairs"
         )
     for line in bounds:
@@ -233,19 +268,20 @@ def _check_writable(path: Path) -> None:
         raise UsageError(f"--csv: {path} cannot be written: {problem.strerror}; {way_out}") from None
 
 
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+def _write_csv(path: Path, fields: Sequence[str], rows: list[dict[str, Any]]) -> None:
     with replacing(path) as partial, partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, _FIELDS, extrasaction="ignore")
+        writer = csv.DictWriter(file, fields, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
 
 
-def _ratios(rows: list[dict[str, Any]], ways: list[str]) -> list[dict[str, Any]]:
+def _ratios(rows: list[dict[str, Any]], ways: list[str], figures: Sequence[str]) -> list[dict[str, Any]]:
+    """The first way over each other one, by budget and figure."""
     lines = []
     for budget in dict.fromkeys(row["budget"] for row in rows):
         of_budget = [row for row in rows if row["budget"] == budget]
         for other in ways[1:]:
-            for figure in ("decode_tps", "prompt_tps"):
+            for figure in figures:
                 ratio = ratios(of_budget, ways[0], other, figure)
                 lines.append(
                     {"budget": budget, "figure": figure, "way": ways[0], "against": other, **asdict(ratio)}

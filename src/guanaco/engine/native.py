@@ -39,9 +39,9 @@ _WORDS = (
 )  # fmt: skip
 _CONTROLS = (
     "replay_on", "replay_position", "replay_exhausted", "fail_reads", "mutation", "fail_slices",
-    "pilot_control", "warm_start", "give_up",
+    "pilot_control", "warm_start", "give_up", "replay_strands",
 )  # fmt: skip
-_RESERVED_WORDS = 11
+_RESERVED_WORDS = 10
 _CONTROLS_OFFSET = 8 * len(_WORDS) + _ERROR_BYTES
 STATS_BYTES = _CONTROLS_OFFSET + 8 * (len(_CONTROLS) + _RESERVED_WORDS)
 

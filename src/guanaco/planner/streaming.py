@@ -6,6 +6,7 @@ choice between it and the resident plan to ``placement``. A budget that is too s
 
 from __future__ import annotations
 
+from guanaco.config import LoadConfig
 from guanaco.planner.load import Load, resident_dense_bytes
 from guanaco.planner.memory import OVERLAP_ROWS, rows_bytes, work_bytes
 from guanaco.planner.overheads import headroom_bytes
@@ -110,6 +111,13 @@ def _overlap_bytes(load: Load, n_ubatch: int, products: tuple[tuple[int, int], .
     return max(of_token, of_rows) + rows_bytes(load.model, rows)
 
 
+def _n_batch(config: LoadConfig, n_ubatch: int) -> int:
+    """With several clients what is computed at once: between two batches the engine serves the others."""
+    if config.embeddings or config.n_parallel > 1:
+        return max(n_ubatch, config.fewest_batch_tokens)
+    return config.n_batch
+
+
 def _plan(load: Load, budget_bytes: int, n_ubatch: int, slots: tuple[int, ...]) -> Plan:
     model, config, classes = load.model, load.config, load.classes
     arena, work = arena_bytes(classes, slots), _work_bytes(load, n_ubatch, slots)
@@ -139,7 +147,7 @@ def _plan(load: Load, budget_bytes: int, n_ubatch: int, slots: tuple[int, ...]) 
         group_class=group_classes(model),
         n_ctx=n_ctx,
         n_parallel=config.n_parallel,
-        n_batch=n_ubatch if config.embeddings else config.n_batch,
+        n_batch=_n_batch(config, n_ubatch),
         n_ubatch=n_ubatch,
         n_threads=load.n_threads,
         no_extra_bufts=True,

@@ -58,6 +58,7 @@ async def read_metrics(serving: Shared) -> PlainTextResponse:
         peak_bytes=engine.peak_bytes(),
         stats=engine.stats(),
         counts=serving.counts,
+        n_waiting=serving.scheduler.n_waiting,
     )
     text = metrics.render(snapshot) + await _engine_metrics(serving)
     return PlainTextResponse(text, media_type=metrics.CONTENT_TYPE)

@@ -82,7 +82,7 @@ def cost_of(request: BaseModel, sizes: ModelSizes) -> Cost:
         each = _PIECES_BYTES if fields.get("with_pieces") else _TEXT_BYTES
         return Cost(text=each * text_bytes(list(fields.values())))
     if isinstance(request, EmbeddingRequest):
-        texts = list(_texts(fields.pop("input")))
+        texts = list(texts_of(fields.pop("input")))
         return Cost(
             text=_TEXT_BYTES * (_longest(texts) + text_bytes(list(fields.values()))),
             texts=_TASK_BYTES * len(texts),
@@ -90,7 +90,7 @@ def cost_of(request: BaseModel, sizes: ModelSizes) -> Cost:
         )
     if not isinstance(request, Generation):
         return Cost()
-    texts = list(_texts(fields.pop("prompt"))) if isinstance(request, CompletionRequest) else [""]
+    texts = list(texts_of(fields.pop("prompt"))) if isinstance(request, CompletionRequest) else [""]
     answers = len(texts) * min(max(1, grammars.whole(fields.get("n")) or 1), _MOST_ANSWERS)
     schema = fields.get("json_schema")
     rest = {name: value for name, value in fields.items() if name != "json_schema"}
@@ -116,7 +116,7 @@ def text_bytes(part: object) -> int:
     return sum(map(text_bytes, part)) if isinstance(part, list) else 0
 
 
-def _texts(prompt: object) -> Iterator[object]:
+def texts_of(prompt: object) -> Iterator[object]:
     """One or several: a list of numbers, or of numbers and pieces of text, is one."""
     if isinstance(prompt, list) and not any(isinstance(item, int) for item in prompt):
         yield from prompt

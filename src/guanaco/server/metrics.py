@@ -21,6 +21,7 @@ class Snapshot:
     peak_bytes: int | None
     stats: NativeStats | None
     counts: RequestCounts
+    n_waiting: int = 0  # for a slot
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Family:
 
 
 def render(snapshot: Snapshot) -> str:
-    families = [*_general(snapshot), *_requests(snapshot.counts)]
+    families = [*_general(snapshot), *_requests(snapshot.counts, snapshot.n_waiting)]
     if snapshot.stats is not None:
         families += _streaming(snapshot.stats)
     return "\n".join(line for family in families if family.samples for line in family.lines()) + "\n"
@@ -61,7 +62,7 @@ def _general(snapshot: Snapshot) -> list[Family]:
     ]
 
 
-def _requests(counts: RequestCounts) -> list[Family]:
+def _requests(counts: RequestCounts, n_waiting: int) -> list[Family]:
     answered = tuple(
         ({"path": path, "status": str(status)}, count)
         for (path, status), count in sorted(counts.answered.items())
@@ -69,6 +70,7 @@ def _requests(counts: RequestCounts) -> list[Family]:
     return [
         Family("guanaco_requests_total", "counter", "Answered requests.", answered),
         _gauge("guanaco_requests_in_flight", "Requests being answered.", counts.in_flight),
+        _gauge("guanaco_requests_waiting", "Requests that wait for a slot (-np 2 or more).", n_waiting),
         _counter("guanaco_requests_cancelled_total", "Requests whose client left first.", counts.cancelled),
     ]
 

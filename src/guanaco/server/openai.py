@@ -16,6 +16,7 @@ from guanaco.server import nulls
 from guanaco.server.bodies import Body
 from guanaco.server.costs import Cost, cost_of
 from guanaco.server.problems import RequestError
+from guanaco.server.prompts import Ask, ask_of
 from guanaco.server.relay import RelayResponse
 from guanaco.server.rows import model_row
 from guanaco.server.schemas import (
@@ -48,8 +49,10 @@ public = APIRouter()
 private = APIRouter()
 
 
-async def checked_body(request: Request, serving: Serving, schema: type[BaseModel]) -> tuple[Body, Cost]:
-    """The body as it came, once it fits ``schema``, and what the engine takes for it.
+async def checked_body(
+    request: Request, serving: Serving, schema: type[BaseModel]
+) -> tuple[Body, Cost, Ask | None]:
+    """The body as it came, once it fits ``schema``, what the engine takes for it and which slots it needs.
 
     Whoever gets the body releases it. Raises RequestError.
     """
@@ -67,7 +70,7 @@ async def checked_body(request: Request, serving: Serving, schema: type[BaseMode
     except BaseException:
         body.release()
         raise
-    return body, cost
+    return body, cost, ask_of(checked)
 
 
 def _checked(content: bytes, schema: type[BaseModel]) -> BaseModel:
@@ -118,8 +121,7 @@ def _documented(schema: type[BaseModel]) -> dict[str, Any]:
 
 def _add_relay(path: str, schema: type[BaseModel], summary: str) -> None:
     async def relay(request: Request, serving: Shared) -> Response:
-        body, cost = await checked_body(request, serving, schema)
-        return RelayResponse(serving, path, body, cost)
+        return RelayResponse(serving, path, *await checked_body(request, serving, schema))
 
     private.add_api_route(
         path, relay, methods=["POST"], summary=summary, openapi_extra=_documented(schema), response_model=None

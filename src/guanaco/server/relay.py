@@ -20,6 +20,7 @@ from guanaco.errors import EngineError, GuanacoError
 from guanaco.server.bodies import Body
 from guanaco.server.costs import Cost
 from guanaco.server.problems import RequestError, blamed_on_request, error_body, error_event, problem_body
+from guanaco.server.prompts import Ask, with_slot
 from guanaco.server.state import Serving
 
 _EVENT_STREAM = "text/event-stream"
@@ -31,14 +32,21 @@ _ERROR_START = b'data: {"error"'
 class RelayResponse(Response):
     """Asks the worker ``path`` with ``body`` when it is sent, and releases the body afterwards.
 
-    It waits first until the engine has room for what the request costs.
+    It waits first until one of the engine's slots is free, where it needs one, and until the engine has room
+    for what the request costs.
     """
 
     def __init__(
-        self, serving: Serving, path: str, body: Body | None = None, cost: Cost | None = None
+        self,
+        serving: Serving,
+        path: str,
+        body: Body | None = None,
+        cost: Cost | None = None,
+        ask: Ask | None = None,
     ) -> None:
         super().__init__()
         self._cost = cost or Cost(open=0)
+        self._ask = ask
         self._serving = serving
         self._path = path
         self._request_body = body
@@ -73,11 +81,14 @@ class RelayResponse(Response):
             explain = self._serving.engine.watch_faults()
             method = "GET" if self._request_body is None else "POST"
             headers = {"Content-Type": "application/json"}
-            content = None if self._request_body is None else self._request_body.content
+            content = b"" if self._request_body is None else self._request_body.content
             async with (
+                self._serving.scheduler.slot(self._ask, content) as id_slot,
                 self._serving.reading.turn(self._cost.total_bytes) as turn,
                 self._serving.abandoned.passed_on(),
-                upstream.stream(method, self._path, content=content, headers=headers) as source,
+                upstream.stream(
+                    method, self._path, content=with_slot(content, id_slot), headers=headers
+                ) as source,
             ):
                 kind = source.headers.get("content-type", "application/json")
                 if kind.startswith(_EVENT_STREAM):

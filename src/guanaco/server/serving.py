@@ -64,7 +64,13 @@ class ModelServer:
     ) -> None:
         self.engine = Engine(spec, on_death=self._on_death)
         bodies = BodyRoom.of(spec.plan)
-        self._serving = Serving(self.engine, bodies, ReadingRoom.of(spec.plan, bodies))
+        self._serving = Serving(
+            self.engine,
+            bodies,
+            ReadingRoom.of(spec.plan, bodies),
+            n_slots=spec.plan.n_parallel,
+            n_batch=spec.plan.n_batch,
+        )
         self._listener = listener
         self._on_progress = on_progress
         self._on_ready = on_ready
@@ -94,6 +100,11 @@ class ModelServer:
             asyncio.run(self._run(hang_up))
         if self._failure is not None:
             raise self._failure
+
+    def end(self) -> None:
+        """Ask ``run`` to return; from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._http.end)
 
     async def _run(self, hang_up: _HangUp) -> None:
         self._loop = asyncio.get_running_loop()

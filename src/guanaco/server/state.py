@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 import httpx
 
 from guanaco.engine.engine import Engine
+from guanaco.errors import GuanacoError
 from guanaco.planner.memory import slot_context
 from guanaco.server.abandoned import Abandoned
 from guanaco.server.bodies import BodyRoom
 from guanaco.server.costs import ModelSizes
 from guanaco.server.problems import RequestError
 from guanaco.server.reading import ReadingRoom
+from guanaco.server.scheduler import Scheduler
 
 _CONNECT_TIMEOUT_S = 10.0
 _KEEPALIVE_S = 2.0  # the worker closes an idle connection after 5
@@ -33,7 +35,13 @@ class Serving:
     """One model behind one address."""
 
     def __init__(
-        self, engine: Engine, bodies: BodyRoom | None = None, reading: ReadingRoom | None = None
+        self,
+        engine: Engine,
+        bodies: BodyRoom | None = None,
+        reading: ReadingRoom | None = None,
+        *,
+        n_slots: int = 1,
+        n_batch: int = 1,
     ) -> None:
         self.engine = engine
         self.bodies = bodies or BodyRoom()
@@ -43,6 +51,7 @@ class Serving:
         self.load_fraction: float | None = None
         self._upstream: httpx.AsyncClient | None = None
         self.abandoned = Abandoned(self._running_graph, self._give_up)
+        self.scheduler = Scheduler(n_slots, n_batch, self._has_begun)
 
     @property
     def sizes(self) -> ModelSizes:
@@ -86,7 +95,19 @@ class Serving:
     def _give_up(self, number: int) -> None:
         self.engine.control("give_up", number)
 
+    async def _has_begun(self, id_slot: int) -> bool:
+        """Whether the engine answers in this slot, its prompt read. It says so between two batches."""
+        try:
+            slots = (await self.upstream().get("/slots")).json()
+            return any(
+                slot["id"] == id_slot and slot["is_processing"] and slot["next_token"][0]["n_decoded"] > 0
+                for slot in slots
+            )
+        except (GuanacoError, httpx.HTTPError, ValueError, LookupError, TypeError):
+            return False  # what is wrong with the worker is said to those who ask it for an answer
+
     async def aclose(self) -> None:
+        await self.scheduler.aclose()
         await self.abandoned.aclose()
         if self._upstream is not None:
             await self._upstream.aclose()

@@ -1,0 +1,99 @@
+"""Several clients of one model: short requests beside long prompts, and prompts that wait for each other."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from guanaco.model.map import ModelMap
+from tests.support.cli import Served, served, wait_until
+
+N_UBATCH = 64
+LONG_TOKENS = 14 * N_UBATCH
+ONE = {"prompt": [1], "max_tokens": 1}
+
+
+@pytest.fixture(scope="module")
+def server(small_model: ModelMap) -> Iterator[Served]:
+    words = (
+        "--memory",
+        "900MiB",
+        "--load-mode",
+        "streaming",
+        "-c",
+        "16384",
+        "-np",
+        "4",
+        "-ub",
+        str(N_UBATCH),
+    )
+    with served(str(small_model.files[0].path), *words) as running:
+        yield running
+
+
+def long_prompt(seed: int, **more: object) -> dict[str, Any]:
+    rng = random.Random(seed)
+    return {"prompt": [rng.randrange(3, 30_000) for _ in range(LONG_TOKENS)], "max_tokens": 1, **more}
+
+
+class Asked(threading.Thread):
+    """A request in the background."""
+
+    def __init__(self, server: Served, body: dict[str, Any]) -> None:
+        super().__init__(daemon=True)
+        self._server, self._body = server, body
+        self.status = 0
+        self.ended_s = 0.0
+        self.start()
+
+    def run(self) -> None:
+        self.status = self._server.post("/v1/completions", self._body).status_code
+        self.ended_s = time.monotonic()
+
+
+def n_batches(server: Served) -> int:
+    return int(server.metric("llamacpp:n_decode_total"))
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_one_token_beside_a_long_prompt_waits_two_batches_at_most(server: Served, turn: int) -> None:
+    """Whatever was answered in the slots before."""
+    for _ in range(turn):
+        assert server.post("/v1/completions", ONE).status_code == 200
+    long = Asked(server, long_prompt(turn))
+    wait_until(lambda: server.metric("llamacpp:requests_processing") == 1, 5, "it is being read")
+    before = n_batches(server)
+    assert server.post("/v1/completions", ONE).status_code == 200
+    # Asking for the counter may itself wait for one more.
+    assert n_batches(server) - before <= 2 + 1
+    assert long.is_alive(), "it was answered while the long one was still being read"
+    long.join(60)
+    assert long.status == 200
+
+
+def test_long_prompts_are_read_in_the_order_they_came(server: Served) -> None:
+    """Streaming or not; with the engine's own choice the last of three comes first."""
+    asked = []
+    for seed in range(3):
+        asked.append(Asked(server, long_prompt(10 + seed)))
+        time.sleep(0.2)
+    assert Asked(server, ONE).is_alive()
+    for thread in asked:
+        thread.join(90)
+    assert [thread.status for thread in asked] == [200] * 3
+    ended = [thread.ended_s for thread in asked]
+    assert ended == sorted(ended)
+
+
+def test_a_queue_is_counted_and_served(server: Served) -> None:
+    asked = [Asked(server, {**ONE, "max_tokens": 40, "ignore_eos": True}) for _ in range(12)]
+    wait_until(lambda: server.metric("guanaco_requests_waiting") > 0, 5, "some wait")
+    for thread in asked:
+        thread.join(60)
+    assert [thread.status for thread in asked] == [200] * 12
+    assert server.metric("guanaco_requests_waiting") == 0
