@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from guanaco.model.map import ModelMap
@@ -97,3 +98,16 @@ def test_a_queue_is_counted_and_served(server: Served) -> None:
         thread.join(60)
     assert [thread.status for thread in asked] == [200] * 12
     assert server.metric("guanaco_requests_waiting") == 0
+
+
+def test_a_stream_that_waits_for_its_turn_is_kept_alive(server: Served) -> None:
+    long = Asked(server, long_prompt(20))
+    wait_until(lambda: server.metric("guanaco_requests_in_flight") == 1, 5, "it is being read")
+    body = long_prompt(21, stream=True, sse_ping_interval=1)
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as response:
+        lines = response.iter_lines()
+        assert next(lines) == ":"
+        assert long.is_alive(), "a comment while it waits"
+        assert [line for line in lines if line.startswith("data: ")][-1] == "data: [DONE]"
+    long.join(60)
+    assert long.status == 200

@@ -61,7 +61,7 @@ def chat(n_clients: int, n_requests: int, n_prompt: int) -> Workload:
 
 
 def agent(n_clients: int, n_requests: int, n_prompt: int) -> Workload:
-    """A short conversation, a long prompt, then what tools say. A second client asks for one token at a time."""
+    """A short conversation, a long prompt, then what tools say. Two clients: one-token requests beside."""
     n_answer = 32
     turn = Request(max(1, n_prompt // 16) + n_answer, n_answer, goes_on=True)
     script = (Request(64, 64), Request(n_prompt, n_answer), *(turn for _ in range(max(0, n_requests - 2))))

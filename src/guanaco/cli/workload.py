@@ -20,10 +20,11 @@ from guanaco.units import format_bytes
 
 FIELDS = (
     "budget", "way", "memory_limit_bytes", "run", "workload", "clients", "requests", "wall_s",
-    "requests_per_s", "prompt_tps", "decode_tps", "first_token_p50_s", "first_token_p95_s", "longest_prompt_n",
-    "longest_prompt_s", "longest_read_per_touched", "decode_hit_rates", "side_requests", "side_p50_s", "side_most_s",
-    "side_most_batches", "hit_rate", "counted_bytes", "cgroup_peak_bytes", "planned_bytes", "load_s",
-    "n_ubatch", "slots", "io", "unmanaged", "read_ahead_kib", "drive_limit_bytes_per_s",
+    "requests_per_s", "prompt_tps", "decode_tps", "first_token_p50_s", "first_token_p95_s",
+    "longest_prompt_n", "longest_prompt_s", "longest_read_per_touched", "decode_hit_rates", "side_requests",
+    "side_p50_s", "side_most_s", "side_most_batches", "hit_rate", "counted_bytes", "cgroup_peak_bytes",
+    "planned_bytes", "load_s", "n_ubatch", "slots", "io", "unmanaged", "read_ahead_kib",
+    "drive_limit_bytes_per_s",
 )  # fmt: skip
 FIGURES = ("requests_per_s", "decode_tps", "prompt_tps")
 _SPARE_TOKENS = 64  # of each conversation's context

@@ -19,6 +19,8 @@ class Ask:
     n_sequences: int  # texts times answers of each
     n_tokens: int  # of the longest text, estimated unless the client sent tokens
     id_slot: int | None = None  # the slot that the client asks for
+    is_stream: bool = False
+    ping_s: int | None = None  # how often the client wants a comment on a silent stream; -1: never
 
 
 def ask_of(request: BaseModel) -> Ask | None:
@@ -37,6 +39,8 @@ def ask_of(request: BaseModel) -> Ask | None:
         n_sequences=max(1, len(texts)) * answers,
         n_tokens=max(map(_tokens, texts), default=0),
         id_slot=id_slot if id_slot is not None and id_slot >= 0 else None,
+        is_stream=bool(request.stream),
+        ping_s=grammars.whole(extra.get("sse_ping_interval")),
     )
 
 

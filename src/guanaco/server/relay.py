@@ -26,6 +26,7 @@ from guanaco.server.state import Serving
 _EVENT_STREAM = "text/event-stream"
 _EVENT_END = b"\n\n"
 _EVENT_DATA = b"data: "
+_PING = b":\n\n"
 _ERROR_START = b'data: {"error"'
 
 
@@ -82,7 +83,9 @@ class RelayResponse(Response):
             method = "GET" if self._request_body is None else "POST"
             headers = {"Content-Type": "application/json"}
             content = b"" if self._request_body is None else self._request_body.content
+            waiting = asyncio.create_task(self._keep_alive(answer))
             async with (
+                _ends_with(waiting),
                 self._serving.scheduler.slot(self._ask, content) as id_slot,
                 self._serving.reading.turn(self._cost.total_bytes) as turn,
                 self._serving.abandoned.passed_on(),
@@ -90,6 +93,7 @@ class RelayResponse(Response):
                     method, self._path, content=with_slot(content, id_slot), headers=headers
                 ) as source,
             ):
+                await _end(waiting)
                 kind = source.headers.get("content-type", "application/json")
                 if kind.startswith(_EVENT_STREAM):
                     turn.keep(self._cost.answering_bytes)
@@ -105,6 +109,15 @@ class RelayResponse(Response):
         except httpx.HTTPError as problem:
             await answer.fail(await self._explain(problem))
         return answer.status
+
+    async def _keep_alive(self, answer: _Answer) -> None:
+        """Comments on a stream until the engine begins it, as the engine sends them afterwards."""
+        ping_s = self._serving.ping_s if self._ask is None or self._ask.ping_s is None else self._ask.ping_s
+        if self._ask is None or not self._ask.is_stream or ping_s <= 0:
+            return
+        while True:
+            await asyncio.sleep(ping_s)
+            await answer.ping()
 
     async def _explain(self, problem: httpx.HTTPError) -> GuanacoError:
         reason = await asyncio.to_thread(self._serving.engine.explain_loss)
@@ -123,6 +136,8 @@ class _Answer:
         self.status = 0
 
     async def begin(self, status: int, kind: str, length: int | None = None) -> None:
+        if self.status:  # it was kept alive while it waited
+            return
         self.status = status
         headers = [(b"content-type", kind.encode("latin-1"))]
         if status == httpx.codes.SERVICE_UNAVAILABLE:
@@ -138,7 +153,14 @@ class _Answer:
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         await self._send({"type": "http.response.body", "body": b""})
 
+    async def ping(self) -> None:
+        await self.begin(httpx.codes.OK, _EVENT_STREAM)
+        await self._send({"type": "http.response.body", "body": _PING, "more_body": True})
+
     async def whole(self, status: int, body: bytes, kind: str = "application/json") -> None:
+        """The answer in one piece; an error after the stream was begun is its last event."""
+        if self.status:
+            body = _EVENT_DATA + body + _EVENT_END
         await self.begin(status, kind, len(body))
         await self._send({"type": "http.response.body", "body": body})
 
@@ -180,6 +202,20 @@ async def explained_events(chunks: AsyncIterator[bytes], explain: Explain) -> As
             yield event + _EVENT_END
     if pending:
         yield pending
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
+@contextlib.asynccontextmanager
+async def _ends_with(task: asyncio.Task[None]) -> AsyncIterator[None]:
+    """The task ends with the ``async with`` block, and before anybody writes what is wrong."""
+    try:
+        yield
+    finally:
+        await _end(task)
 
 
 async def _until_gone(receive: Receive) -> None:

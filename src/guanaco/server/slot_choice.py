@@ -60,7 +60,7 @@ def choose(digest: bytes, n_tokens: int, slots: Sequence[Slot], n_batch: int) ->
 
 
 def _unfit_for_short(index: int, slots: Sequence[Slot]) -> tuple[bool, bool, int, int]:
-    """After a long prompt it would wait; the last slot is the next long one's; else the one used longest ago."""
+    """After a long prompt it would wait; the last slot is for long ones; else the one used longest ago."""
     waits = any(slot.is_reading for slot in slots[:index])
     return waits, index == len(slots) - 1, slots[index].used, index
 

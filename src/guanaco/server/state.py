@@ -19,6 +19,7 @@ from guanaco.server.reading import ReadingRoom
 from guanaco.server.scheduler import Scheduler
 
 _CONNECT_TIMEOUT_S = 10.0
+_PING_S = 30  # the engine's default
 _KEEPALIVE_S = 2.0  # the worker closes an idle connection after 5
 
 
@@ -58,6 +59,12 @@ class Serving:
         model, plan = self.engine.spec.model_map, self.engine.spec.plan
         n_ctx = slot_context(model, plan.n_ctx, plan.n_parallel)
         return ModelSizes(n_ctx=n_ctx, n_vocab=model.n_vocab, n_embd=model.n_embd)
+
+    @property
+    def ping_s(self) -> int:
+        """A stream that is silent so long gets a comment; below 1: never."""
+        asked = self.engine.spec.config.sse_ping_s
+        return _PING_S if asked is None else asked
 
     @property
     def name(self) -> str:
