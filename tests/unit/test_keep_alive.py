@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +24,10 @@ Answering = Callable[[httpx.Request], httpx.Response]
 
 
 def stream(_: httpx.Request) -> httpx.Response:
-    return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=EVENTS)
+    async def events() -> AsyncIterator[bytes]:
+        yield EVENTS
+
+    return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=events())
 
 
 def relayed(
