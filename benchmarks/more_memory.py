@@ -70,13 +70,17 @@ class Loaded:
 
     def __init__(self, engine: Engine, base: RunSpec, start: int) -> None:
         self._engine = engine
-        engine.control("replay_position", start)
+        self.move(start)
         engine.control("replay_on", 1)
         rng = random.Random(_SEED)
         vocabulary = range(_FIRST_PLAIN_TOKEN, min(engine.spec.model_map.n_vocab, 100_000))
         self._prompt = [rng.choice(vocabulary) for _ in range(base.n_prompt)]
         self._n_decode = base.n_decode
         self.decode()
+
+    def move(self, start: int) -> None:
+        """To another place of the trace, as the one beside it."""
+        self._engine.control("replay_position", start)
 
     def decode(self) -> dict[str, Any]:
         """One turn: the prompt's keys and values are reused, so all of it is decoding."""
@@ -141,6 +145,7 @@ def measure(model: ModelMap, base: RunSpec, options: argparse.Namespace) -> list
         for number in range(options.runs):
             for index in order_of(len(budgets), number):
                 budget, start = budgets[index], number * base.n_prompt
+                beside.move(start)  # it has every expert: what matters is that the trace does not end
                 with loaded(specs[index], budget, base, start) as engine:
                     taken = [one_turn(engine, beside, turn) for turn in range(options.turns)]
                 rows += [{"budget": budget.label, "round": number, **row} for row in taken]
