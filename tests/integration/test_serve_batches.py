@@ -6,6 +6,7 @@ round come in one request, which starts them together, and every answer has the 
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from guanaco.model.map import ModelMap
 from tests.support.cli import Served, served
 
-N_CLIENTS, N_ROUNDS, N_UBATCH = 8, 20, 64
+N_CLIENTS, N_UBATCH = 8, 64
+N_ROUNDS = int(os.environ.get("GUANACO_ROUNDS", "20"))
 
 
 def rounds(model: ModelMap) -> list[dict[str, Any]]:
