@@ -1,4 +1,4 @@
-"""Every published figure in one go: ``python -m benchmarks.run_all`` (``make bench``), about four hours.
+"""Every published figure in one go: ``python -m benchmarks.run_all`` (``make bench``), about six hours.
 
 Makes the standard model in a scratch folder, runs each comparison and the memory ladder, prints every command
 before it runs, keeps the rows in ``benchmarks/results`` and deletes the model. Refuses to start without room
@@ -45,6 +45,10 @@ def commands(model: Path, results: Path, day: str, runs: int) -> list[list[str]]
         *([*bench[:-1], str(max(10, runs)), "--replay", ROUTING, "--prompt", "64", "--decode", "32",
            "--experts", "12.5%", "--ways", "slots,gate,no-pilot", *limit, *csv(name)]
           for name, limit in (("auto", []), ("auto-150MB", ["--drive-limit", "150MB"]))),
+        # Several clients: one run each, they are long.
+        *([*bench[:-1], "1", "--replay", ROUTING, "--experts", "12.5%", "--ways", "slots,mmap",
+           "--workload", load, *size, *csv(load)]
+          for load, size in (("chat", []), ("agent", []), ("batch", ["--requests", "4"]))),
         [sys.executable, "-m", "benchmarks.more_memory", str(model), *csv("more-memory")],
         [sys.executable, "-m", "benchmarks.memory_contract", str(model), *csv("memory")],
     ]  # fmt: skip

@@ -111,3 +111,13 @@ def test_a_stream_that_waits_for_its_turn_is_kept_alive(server: Served) -> None:
         assert [line for line in lines if line.startswith("data: ")][-1] == "data: [DONE]"
     long.join(60)
     assert long.status == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_next_long_prompt_is_read_while_the_one_before_is_answered(server: Served, stream: bool) -> None:
+    first = Asked(server, long_prompt(30, stream=stream, max_tokens=300, ignore_eos=True))
+    wait_until(lambda: server.metric("guanaco_requests_in_flight") == 1, 5, "it is being read")
+    assert server.post("/v1/completions", long_prompt(31)).status_code == 200
+    assert first.is_alive(), "the first is still being answered"
+    first.join(60)
+    assert first.status == 200
