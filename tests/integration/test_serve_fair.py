@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -45,15 +46,16 @@ def long_prompt(seed: int, **more: object) -> dict[str, Any]:
 class Asked(threading.Thread):
     """A request in the background."""
 
-    def __init__(self, server: Served, body: dict[str, Any]) -> None:
+    def __init__(self, server: Served, body: dict[str, Any], path: str = "/v1/completions") -> None:
         super().__init__(daemon=True)
-        self._server, self._body = server, body
-        self.status = 0
+        self._server, self._body, self._path = server, body, path
+        self.status, self.text = 0, ""
         self.ended_s = 0.0
         self.start()
 
     def run(self) -> None:
-        self.status = self._server.post("/v1/completions", self._body).status_code
+        answer = self._server.post(self._path, self._body)
+        self.status, self.text = answer.status_code, answer.text
         self.ended_s = time.monotonic()
 
 
@@ -121,3 +123,43 @@ def test_the_next_long_prompt_is_read_while_the_one_before_is_answered(server: S
     assert first.is_alive(), "the first is still being answered"
     first.join(60)
     assert first.status == 200
+
+
+def test_history_does_not_put_a_long_prompt_before_others(server: Served) -> None:
+    """Conversations that begin alike: a short one, a long one, and one token beside it."""
+    system = {"role": "system", "content": "Answer briefly and in the language of the question. " * 8}
+
+    def chat(text: str) -> dict[str, Any]:
+        return {"messages": [system, {"role": "user", "content": text}], "max_tokens": 1}
+
+    assert server.post("/v1/chat/completions", chat("hi")).status_code == 200
+    long = Asked(server, chat("once more " * 300), "/v1/chat/completions")
+    wait_until(lambda: server.metric("llamacpp:requests_processing") == 1, 5, "it is being read")
+    before = n_batches(server)
+    assert server.post("/v1/completions", ONE).status_code == 200
+    assert n_batches(server) - before <= 2 + 1
+    assert long.is_alive()
+    long.join(60)
+    assert long.status == 200
+
+
+def test_who_waits_for_a_slot_hears_that_the_server_ends(small_model: ModelMap) -> None:
+    words = ("--memory", "900MiB", "--load-mode", "streaming", "-c", "8192", "-np", "2", "-ub", "64")
+    endless = {**ONE, "max_tokens": 4000, "ignore_eos": True}
+    with served(str(small_model.files[0].path), *words) as ending:
+        held = [Asked(ending, {**endless, "stream": True}) for _ in range(2)]
+        wait_until(lambda: ending.metric("llamacpp:requests_processing") == 2, 5, "both slots are taken")
+        waiting = [
+            Asked(ending, {**endless, **more})
+            for more in ({}, {"stream": True}, {"stream": True, "sse_ping_interval": 1}, {"n": 2})
+        ]
+        wait_until(lambda: ending.metric("guanaco_requests_waiting") == 4, 5, "the others wait")
+        time.sleep(1.5)
+        ending.signal(signal.SIGINT)
+        assert ending.wait(5) == 130
+        for thread in (*held, *waiting):
+            thread.join(5)
+        assert [thread.status for thread in waiting] == [500, 500, 200, 500]
+        for thread in waiting:
+            assert "the server is shutting down" in thread.text
+        assert [line for line in ending.lines if "warning" in line] == []

@@ -59,7 +59,7 @@ def relayed(
             raise AssertionError
 
         async def hold() -> None:
-            async with serving.scheduler.slot(Ask(2, 1), b""):
+            async with serving.scheduler.slot(Ask(2, 1, engine_chooses=True)):
                 await asyncio.sleep(queue_s)
 
         holding = asyncio.create_task(hold())

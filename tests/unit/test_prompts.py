@@ -6,26 +6,42 @@ import json
 
 import pytest
 
-from guanaco.server.prompts import Ask, ask_of, with_slot
+from guanaco.server.prompts import ask_of, with_slot
 from guanaco.server.schemas import ChatRequest, CompletionRequest, TokenizeRequest
 
 
 @pytest.mark.parametrize(
-    ("body", "ask"),
+    ("body", "n_sequences", "n_tokens", "engine_chooses"),
     [
-        ({"prompt": "word " * 100}, Ask(1, 125)),
-        ({"prompt": [1, 2, 3]}, Ask(1, 3)),
-        ({"prompt": [1, 2, "four"]}, Ask(1, 3)),
-        ({"prompt": ["a" * 40, "b" * 80]}, Ask(2, 20)),
-        ({"prompt": [[1, 2], [3, 4, 5]]}, Ask(2, 3)),
-        ({"prompt": "", "n": 3}, Ask(3, 0)),
-        ({"prompt": "", "id_slot": 2}, Ask(1, 0, 2)),
-        ({"prompt": "", "id_slot": -1}, Ask(1, 0)),
-        ({"prompt": "", "id_slot": None}, Ask(1, 0)),
+        ({"prompt": "word " * 99}, 1, 165, False),
+        ({"prompt": [1, 2, 3]}, 1, 3, False),
+        ({"prompt": [1, 2, "six by"]}, 1, 4, False),
+        ({"prompt": ["a" * 30, "b" * 60]}, 2, 20, True),
+        ({"prompt": [[1, 2], [3, 4, 5]]}, 2, 3, True),
+        ({"prompt": "", "n": 3}, 3, 0, True),
+        ({"prompt": "", "n_cmpl": 3}, 3, 0, True),
+        ({"prompt": "", "id_slot": 2}, 1, 0, True),
+        ({"prompt": "", "id_slot": -1}, 1, 0, True),
+        ({"prompt": "", "id_slot": None}, 1, 0, True),
     ],
 )
-def test_completions(body: dict[str, object], ask: Ask) -> None:
-    assert ask_of(CompletionRequest.model_validate(body)) == ask
+def test_completions(body: dict[str, object], n_sequences: int, n_tokens: int, engine_chooses: bool) -> None:
+    ask = ask_of(CompletionRequest.model_validate(body))
+    assert ask is not None
+    assert (ask.n_sequences, ask.n_tokens, ask.engine_chooses) == (n_sequences, n_tokens, engine_chooses)
+
+
+def test_the_digest_is_of_the_prompt_alone() -> None:
+    def digest(**body: object) -> bytes:
+        ask = ask_of(CompletionRequest.model_validate(body))
+        assert ask is not None
+        return ask.digest
+
+    one = digest(prompt="a" * 1000)
+    assert len(one) == 3 * 4
+    assert digest(prompt="a" * 1000, json_schema={"type": "object"}, max_tokens=5) == one
+    assert digest(prompt="b" * 1000)[:4] != one[:4]
+    assert digest(prompt="a" * 2000)[: len(one)] == one
 
 
 def test_conversations_count_their_messages_and_tools() -> None:
@@ -33,7 +49,7 @@ def test_conversations_count_their_messages_and_tools() -> None:
     tools = [{"type": "function", "function": {"name": "look", "description": "y" * 400}}]
     plain = ask_of(ChatRequest.model_validate({"messages": messages}))
     assert plain is not None
-    assert 24 <= plain.n_tokens <= 30
+    assert 32 <= plain.n_tokens <= 40
     with_tools = ask_of(ChatRequest.model_validate({"messages": messages, "tools": tools}))
     assert with_tools is not None
     assert with_tools.n_tokens >= plain.n_tokens + 100

@@ -9,38 +9,44 @@ from typing import Any
 
 import pytest
 
+from guanaco.errors import EngineError
 from guanaco.server import scheduler
 from guanaco.server.problems import RequestError
 from guanaco.server.prompts import Ask
-from guanaco.server.scheduler import Scheduler
+from guanaco.server.scheduler import Scheduler, Seen
 
 SHORT, LONG = Ask(1, 10), Ask(1, 4096)
+ENGINE_CHOOSES = Ask(1, 10, engine_chooses=True)
 N_BATCH = 512
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_POLL_S", 0.001)
+    monkeypatch.setattr(scheduler, "_SETTLE_S", 0.0)
 
 
 class Engine:
-    """Which prompts have been read."""
+    """Which slots are busy although nobody waits any more, and which prompts have been read."""
 
     def __init__(self, n_slots: int) -> None:
         self.begun: set[int] = set()
+        self.lingering: set[int] = set()
         self.asked = 0
-        self.scheduler = Scheduler(n_slots, N_BATCH, self._has_begun)
+        self._n_slots = n_slots
+        self.scheduler = Scheduler(n_slots, N_BATCH, self._look)
         self.let_in: list[tuple[str, int | None]] = []
+        self.answered = asyncio.Event()
 
-    async def _has_begun(self, index: int) -> bool:
+    async def _look(self) -> list[Seen]:
         self.asked += 1
-        return index in self.begun
+        return [Seen(n in self.lingering or n in self.begun, n in self.begun) for n in range(self._n_slots)]
 
     def ask(self, name: str, ask: Ask | None) -> asyncio.Task[None]:
         async def request() -> None:
-            async with self.scheduler.slot(ask, name.encode()) as index:
+            async with self.scheduler.slot(ask) as index:
                 self.let_in.append((name, index))
-                await asyncio.Event().wait()
+                await self.answered.wait()
 
         return asyncio.create_task(request())
 
@@ -152,7 +158,7 @@ def test_several_sequences_wait_for_as_many_slots_and_the_engine_chooses() -> No
     async def scenario(engine: Engine) -> None:
         one = engine.ask("one", SHORT)
         await settled()
-        engine.ask("three", Ask(3, 10))
+        engine.ask("three", Ask(3, 10, engine_chooses=True))
         await settled()
         engine.ask("late", SHORT)
         await settled()
@@ -166,7 +172,7 @@ def test_several_sequences_wait_for_as_many_slots_and_the_engine_chooses() -> No
 
 def test_more_sequences_than_slots_take_all_of_them() -> None:
     async def scenario(engine: Engine) -> None:
-        many = engine.ask("many", Ask(10, 10))
+        many = engine.ask("many", Ask(10, 10, engine_chooses=True))
         await settled()
         assert engine.let_in == [("many", None)]
         engine.ask("late", SHORT)
@@ -179,15 +185,102 @@ def test_more_sequences_than_slots_take_all_of_them() -> None:
     run(2, scenario)
 
 
-def test_who_names_a_slot_is_passed_on_and_holds_it() -> None:
+def test_while_the_engine_chooses_for_one_it_chooses_for_all() -> None:
     async def scenario(engine: Engine) -> None:
-        for _ in range(2):
-            engine.ask("named", Ask(1, 10, 4))
+        named = engine.ask("named", ENGINE_CHOOSES)
         await settled()
-        assert engine.let_in == [("named", None)] * 2
         engine.ask("short", SHORT)
+        engine.ask("late", SHORT)
         await settled()
-        assert engine.let_in[2:] == [("short", 1)], "slot 4 of 2 is slot 0"
+        assert engine.let_in == [("named", None), ("short", None)], "its slot is not known: only the number"
+        await leave(named)
+        await settled()
+        assert engine.let_in[2:] == [("late", None)], "the short one is where the engine put it"
+
+    run(2, scenario)
+
+
+def test_more_answers_than_slots_are_left_to_the_engine_to_refuse() -> None:
+    async def scenario(engine: Engine) -> None:
+        for n in range(2):
+            engine.ask(f"{n}", SHORT)
+        await settled()
+        engine.ask("nine", Ask(9, 10, n_answers=9, engine_chooses=True))
+        await settled()
+        assert engine.let_in[2:] == [("nine", None)]
+
+    run(2, scenario)
+
+
+def test_a_slot_is_busy_until_the_engine_has_noticed_that_its_client_left() -> None:
+    async def scenario(engine: Engine) -> None:
+        clients = [engine.ask(f"{n}", SHORT) for n in range(2)]
+        await settled()
+        engine.lingering.add(0)
+        await leave(*clients)
+        await settled()
+        engine.ask("next", SHORT)
+        engine.ask("last", SHORT)
+        await settled()
+        assert engine.let_in[2:] == [("next", 1)], "the other one still computes for nobody"
+        engine.lingering.clear()
+        await settled()
+        assert engine.let_in[3:] == [("last", 0)]
+
+    run(2, scenario)
+
+
+def test_slots_the_engine_chose_are_free_when_no_more_are_busy_than_are_waited_for() -> None:
+    async def scenario(engine: Engine) -> None:
+        two = engine.ask("two", Ask(2, 10, n_answers=2, engine_chooses=True))
+        await settled()
+        engine.lingering |= {1, 2}
+        await leave(two)
+        await settled()
+        engine.ask("three", Ask(3, 10, n_answers=3, engine_chooses=True))
+        await settled()
+        assert [name for name, _ in engine.let_in] == ["two"]
+        engine.lingering.clear()
+        await settled()
+        assert [name for name, _ in engine.let_in] == ["two", "three"]
+
+    run(3, scenario)
+
+
+def test_what_a_cancelled_request_had_said_is_no_sign_that_the_next_prompt_is_read() -> None:
+    async def scenario(engine: Engine) -> None:
+        before = engine.ask("answered", LONG)
+        await settled()
+        engine.begun.add(1)
+        await leave(before)
+        await settled()
+        engine.ask("long", LONG)
+        engine.ask("second long", LONG)
+        await settled()
+        # Slot 1 still belongs to the one that left; the first long one took the other.
+        assert engine.let_in[1:] == [("long", 0)]
+        engine.begun.clear()
+        await settled()
+        assert engine.let_in[1:] == [("long", 0)], "it has not begun"
+        engine.begun.add(0)
+        await settled()
+        assert engine.let_in[2:] == [("second long", 1)]
+
+    run(2, scenario)
+
+
+def test_who_waits_hears_why_the_server_ends() -> None:
+    async def scenario(engine: Engine) -> None:
+        for n in range(2):
+            engine.ask(f"{n}", SHORT)
+        await settled()
+        waiting = [engine.ask(f"w{n}", SHORT) for n in range(3)]
+        await settled()
+        engine.scheduler.close(EngineError("the server is shutting down"))
+        for task in [*waiting, engine.ask("late", SHORT)]:
+            with pytest.raises(EngineError, match="shutting down"):
+                await task
+        assert engine.scheduler.n_waiting == 0
 
     run(2, scenario)
 

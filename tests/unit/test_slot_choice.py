@@ -56,6 +56,17 @@ def test_who_goes_on_with_a_conversation_finds_it() -> None:
     assert choose(digest_of(_text(3, 20_000)), 5_000, _slots(4), N_BATCH) == Choice(3, is_long=True)
 
 
+def test_a_long_prompt_stays_before_others_only_where_most_of_it_was_read() -> None:
+    slots = _slots(4)
+    before = _text(1, 4_096)
+    slots[0].digest = digest_of(before)
+    third = digest_of(before + _text(2, 8_192))
+    assert choose(third, 3_000, slots, N_BATCH) == Choice(3, is_long=True)
+    most = digest_of(before + _text(2, 2_048))
+    assert choose(most, 3_000, slots, N_BATCH) == Choice(0, is_long=True)
+    assert choose(third, 600, slots, N_BATCH) == Choice(0, is_long=False), "a short rest stays anyway"
+
+
 def test_short_ones_leave_the_last_slot_and_what_was_used_last() -> None:
     slots = _slots(3)
     for used, index in enumerate((1, 0), start=1):

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from guanaco.server import grammars
 from guanaco.server.costs import text_bytes, texts_of
 from guanaco.server.schemas import ChatRequest, CompletionRequest, Generation
+from guanaco.server.slot_choice import digest_of
 
-_TOKEN_BYTES = 4  # of text; three to five in most languages and vocabularies
+_TOKEN_BYTES = 3  # of text: few enough for most languages and vocabularies, digits one by one excepted
 _MOST_ANSWERS = 1 << 16
+_JSON = TypeAdapter(object)
 
 
 @dataclass(frozen=True)
 class Ask:
     n_sequences: int  # texts times answers of each
     n_tokens: int  # of the longest text, estimated unless the client sent tokens
-    id_slot: int | None = None  # the slot that the client asks for
+    n_answers: int = 1  # of each text
+    engine_chooses: bool = False  # the slot: there are several, or the client speaks of one
+    digest: bytes = b""  # of the prompt
     is_stream: bool = False
     ping_s: int | None = None  # how often the client wants a comment on a silent stream; -1: never
 
@@ -32,13 +36,16 @@ def ask_of(request: BaseModel) -> Ask | None:
     if isinstance(request, CompletionRequest):
         texts = list(texts_of(request.prompt))
     elif isinstance(request, ChatRequest):
-        texts = [[request.messages, request.tools]]
-    answers = min(max(1, grammars.whole(extra.get("n")) or 1), _MOST_ANSWERS)
-    id_slot = grammars.whole(extra.get("id_slot"))
+        texts = [[request.tools, request.messages]]
+    n_answers = max(1, *(grammars.whole(extra.get(name)) or 1 for name in ("n", "n_cmpl")))
+    n_sequences = max(1, len(texts)) * min(n_answers, _MOST_ANSWERS)
+    engine_chooses = n_sequences > 1 or "id_slot" in extra
     return Ask(
-        n_sequences=max(1, len(texts)) * answers,
+        n_sequences=n_sequences,
         n_tokens=max(map(_tokens, texts), default=0),
-        id_slot=id_slot if id_slot is not None and id_slot >= 0 else None,
+        n_answers=n_answers,
+        engine_chooses=engine_chooses,
+        digest=b"" if engine_chooses else digest_of(_JSON.dump_json(texts)),
         is_stream=bool(request.stream),
         ping_s=grammars.whole(extra.get("sse_ping_interval")),
     )
@@ -54,5 +61,5 @@ def with_slot(content: bytes, id_slot: int | None) -> bytes:
     """The JSON object ``content``, which names no slot, with one; as it is for None."""
     if id_slot is None:
         return content
-    begin = content.index(b"{") + 1
-    return b'%s"id_slot":%d,%s' % (content[:begin], id_slot, content[begin:])
+    end = content.rindex(b"}")
+    return b'%s,"id_slot":%d%s' % (content[:end], id_slot, content[end:])

@@ -78,7 +78,7 @@ class RelayResponse(Response):
         """Send the whole answer; its status."""
         answer = _Answer(send)
         try:
-            upstream = self._serving.upstream()
+            self._serving.upstream()  # no queue while there is nobody to ask
             explain = self._serving.engine.watch_faults()
             method = "GET" if self._request_body is None else "POST"
             headers = {"Content-Type": "application/json"}
@@ -86,10 +86,10 @@ class RelayResponse(Response):
             waiting = asyncio.create_task(self._keep_alive(answer))
             async with (
                 _ends_with(waiting),
-                self._serving.scheduler.slot(self._ask, content) as id_slot,
+                self._serving.scheduler.slot(self._ask) as id_slot,
                 self._serving.reading.turn(self._cost.total_bytes) as turn,
                 self._serving.abandoned.passed_on(),
-                upstream.stream(
+                self._serving.upstream().stream(
                     method, self._path, content=with_slot(content, id_slot), headers=headers
                 ) as source,
             ):

@@ -1,8 +1,9 @@
 """Who is answered in which of the engine's slots, and who waits. One owner: the event loop's thread.
 
 Owns the queue before the slots, first come, first served, except that a long prompt which waits for another
-long one does not hold up short ones while slots are free. Leaves the choice to ``slot_choice``. With one slot
-there is nothing to decide, and the engine's own queue is as good.
+long one does not hold up short ones while slots are free. Leaves the choice to ``slot_choice``. While a
+request is answered whose slots the engine chooses, it chooses for all, and only their number is kept. With
+one slot there is nothing to decide, and the engine's own queue is as good.
 """
 
 from __future__ import annotations
@@ -10,137 +11,190 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from guanaco.errors import GuanacoError
 from guanaco.server.problems import RequestError
 from guanaco.server.prompts import Ask
 from guanaco.server.reading import MOST_WAITING
-from guanaco.server.slot_choice import Slot, choose, digest_of
+from guanaco.server.slot_choice import Slot, choose
 
 _POLL_S = 0.25
+_SETTLE_S = 0.2  # what was being read of a request has reached a slot by then
 
 
-async def _never(index: int) -> bool:
-    del index
-    return False
+@dataclass(frozen=True)
+class Seen:
+    """One slot as the engine shows it."""
+
+    is_busy: bool
+    has_begun: bool  # to answer: its prompt has been read
+
+
+Look = Callable[[], Awaitable[Sequence[Seen] | None]]
+
+
+async def _blind() -> None:
+    return None
+
+
+@dataclass(eq=False)
+class _Held:
+    """What one request holds: a slot of ours, or some that the engine chose."""
+
+    index: int | None
+    count: int
+    left_s: float = 0.0
 
 
 @dataclass(eq=False)
 class _Waiting:
     ask: Ask
-    digest: bytes
-    let_in: asyncio.Future[tuple[int, ...]] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    let_in: asyncio.Future[_Held] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Scheduler:
-    def __init__(
-        self, n_slots: int = 1, n_batch: int = 1, has_begun: Callable[[int], Awaitable[bool]] = _never
-    ) -> None:
-        """``has_begun``: whether the engine has read the prompt in a slot and is answering."""
+    def __init__(self, n_slots: int = 1, n_batch: int = 1, look: Look = _blind) -> None:
+        """``look``: what the engine says of its slots, between two batches; None when it says nothing."""
         self._slots = [Slot() for _ in range(n_slots)]
         self._n_batch = n_batch
-        self._has_begun = has_begun
+        self._look = look
         self._waiting: deque[_Waiting] = deque()
+        self._chosen_by_engine = 0  # slots
+        self._leaving: list[_Held] = []  # their clients left; the engine may not have noticed
         self._clock = 0
-        self._asking: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._closed: GuanacoError | None = None
 
     @property
     def n_waiting(self) -> int:
         return len(self._waiting)
 
     @contextlib.asynccontextmanager
-    async def slot(self, ask: Ask | None, content: bytes) -> AsyncIterator[int | None]:
+    async def slot(self, ask: Ask | None) -> AsyncIterator[int | None]:
         """Waits for a slot and holds it for the length of an ``async with`` block.
 
-        Gives the slot to ask the engine for, or None where the engine chooses: a request of several
-        sequences, one that names its slot, or only one slot. Raises RequestError when too many wait.
+        Gives the slot to ask the engine for, or None where the engine chooses. Raises RequestError when too
+        many wait, and what ``close`` was called with.
         """
-        if ask is None or len(self._slots) == 1:
-            yield None
+        if ask is None or len(self._slots) == 1 or ask.n_answers > len(self._slots):
+            yield None  # the last are refused by the engine
             return
-        digest = digest_of(content)
-        if ask.id_slot is not None:
-            held: tuple[int, ...] = (ask.id_slot % len(self._slots),)
-            self._take(held, digest, is_long=ask.n_tokens > self._n_batch)
-        else:
-            held = await self._wait(ask, digest)
+        held = await self._wait(ask)
         try:
-            yield held[0] if ask.id_slot is None and ask.n_sequences == 1 else None
-        finally:
+            yield held.index
+        except asyncio.CancelledError:
+            self._leave(held)
+            raise
+        except BaseException:
+            self._release(held)
+            raise
+        else:
             self._release(held)
 
-    async def aclose(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+    def close(self, problem: GuanacoError) -> None:
+        """Nobody is let in any more; who waits gets ``problem``."""
+        self._closed = self._closed or problem
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.let_in.done():
+                waiting.let_in.set_exception(self._closed)
 
-    async def _wait(self, ask: Ask, digest: bytes) -> tuple[int, ...]:
+    async def aclose(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+
+    async def _wait(self, ask: Ask) -> _Held:
+        if self._closed is not None:
+            raise self._closed
         if len(self._waiting) >= MOST_WAITING:
             raise RequestError(503, f"{MOST_WAITING} requests are waiting already; send this one again later")
-        waiting = _Waiting(ask, digest)
+        waiting = _Waiting(ask)
         self._waiting.append(waiting)
         self._admit()
         try:
             return await waiting.let_in
         except asyncio.CancelledError:
-            if not waiting.let_in.cancelled():  # it was let in at the same moment
-                self._release(waiting.let_in.result())
-            elif waiting in self._waiting:
+            if waiting in self._waiting:
                 self._waiting.remove(waiting)
                 self._admit()
+            elif not waiting.let_in.cancelled() and waiting.let_in.exception() is None:
+                self._release(waiting.let_in.result())  # it was let in at the same moment
             raise
+
+    def _n_free(self) -> int:
+        return sum(not slot.n_requests for slot in self._slots) - self._chosen_by_engine
 
     def _admit(self) -> None:
         for waiting in tuple(self._waiting):
-            if waiting.let_in.cancelled():
+            ask = waiting.ask
+            if waiting.let_in.done():
                 continue
-            free = tuple(index for index, slot in enumerate(self._slots) if not slot.n_requests)
-            n_wanted = min(waiting.ask.n_sequences, len(self._slots))
-            if len(free) < n_wanted:
+            n_wanted = min(ask.n_sequences, len(self._slots))
+            if self._n_free() < n_wanted:
                 return
-            held, is_long = free[:n_wanted], waiting.ask.n_tokens > self._n_batch
-            if n_wanted == 1:
-                choice = choose(waiting.digest, waiting.ask.n_tokens, self._slots, self._n_batch)
+            if ask.engine_chooses or self._chosen_by_engine:
+                held = _Held(None, n_wanted)
+                self._chosen_by_engine += n_wanted
+            else:
+                choice = choose(ask.digest, ask.n_tokens, self._slots, self._n_batch)
                 if choice is None:
-                    self._ask_engine()
+                    self._watch_engine()
                     continue
-                held, is_long = (choice.index,), choice.is_long
+                held = _Held(choice.index, 1)
+                self._take(self._slots[choice.index], ask.digest, is_long=choice.is_long)
             self._waiting.remove(waiting)
-            self._take(held, waiting.digest, is_long=is_long)
             waiting.let_in.set_result(held)
 
-    def _take(self, held: tuple[int, ...], digest: bytes, *, is_long: bool) -> None:
+    def _take(self, slot: Slot, digest: bytes, *, is_long: bool) -> None:
         self._clock += 1
-        for index in held:
-            slot = self._slots[index]
-            slot.n_requests += 1
-            slot.is_reading |= is_long
-            slot.digest = digest
-            slot.used = self._clock
+        slot.n_requests += 1
+        slot.is_reading = is_long
+        slot.digest, slot.used = digest, self._clock
+        slot.taken_s = asyncio.get_running_loop().time()
 
-    def _release(self, held: tuple[int, ...]) -> None:
-        for index in held:
-            slot = self._slots[index]
-            slot.n_requests -= 1
-            slot.is_reading &= slot.n_requests > 0
+    def _release(self, held: _Held) -> None:
+        if held.index is None:
+            self._chosen_by_engine -= held.count
+        else:
+            self._slots[held.index].n_requests -= 1
+            self._slots[held.index].is_reading = False
         self._admit()
 
-    def _ask_engine(self) -> None:
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._watch_reading())
+    def _leave(self, held: _Held) -> None:
+        """The engine ends what nobody waits for between two batches, or later; until then it is busy."""
+        held.left_s = asyncio.get_running_loop().time()
+        if held.index is not None:
+            self._slots[held.index].digest = b""  # how much was read is not known
+        self._leaving.append(held)
+        self._watch_engine()
 
-    async def _watch_reading(self) -> None:
-        """While somebody waits for a long prompt to be read: whether it has been."""
-        while self._waiting:
-            reading = [index for index, slot in enumerate(self._slots) if slot.is_reading]
-            if not reading:
-                return
-            for index in reading:
-                used = self._slots[index].used
-                if await self._has_begun(index) and self._slots[index].used == used:
-                    self._slots[index].is_reading = False
+    def _watch_engine(self) -> None:
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._watch_slots())
+
+    async def _watch_slots(self) -> None:
+        """While a slot is being left, or a long prompt waits until the one before is read."""
+        clock = asyncio.get_running_loop().time
+        while self._leaving or self._waiting:
+            looked_s, seen = clock(), await self._look()
+            for held in tuple(self._leaving):
+                if seen is None or (looked_s - held.left_s >= _SETTLE_S and self._is_over(held, seen)):
+                    self._leaving.remove(held)
+                    self._release(held)
+            for slot, state in zip(self._slots, seen or (), strict=False):
+                if slot.is_reading and state.has_begun and slot.taken_s < looked_s:
+                    slot.is_reading = False
             self._admit()
+            if not self._leaving and not any(slot.is_reading for slot in self._slots):
+                return
             await asyncio.sleep(_POLL_S)
+
+    def _is_over(self, held: _Held, seen: Sequence[Seen]) -> bool:
+        if held.index is not None:
+            return not seen[held.index].is_busy
+        n_stay = sum(slot.n_requests for slot in self._slots) + self._chosen_by_engine
+        n_stay -= sum(other.count for other in self._leaving)
+        return sum(state.is_busy for state in seen) <= n_stay

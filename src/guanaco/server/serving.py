@@ -134,9 +134,11 @@ class ModelServer:
 
     def _end(self, problem: GuanacoError) -> None:
         self._failure = self._failure or problem
+        self._serving.begin_close(problem)
         self._http.should_exit = True
 
     async def _close(self) -> None:
+        self._serving.begin_close(self._failure)
         await asyncio.to_thread(self.engine.stop)
         await self._serving.aclose()
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 _BLOCK_BYTES = 256  # requests are compared in pieces of it
 _SUM_BYTES = 4
 _MOST_BYTES = 1 << 20  # of a request that are looked at
+_MOSTLY_READ = 0.5
 _SIMILAR = 0.1  # share of a request that was answered here before; llama.cpp's own measure
 
 
@@ -24,8 +25,9 @@ class Slot:
 
     n_requests: int = 0  # that are answered in it or wait for it
     is_reading: bool = False  # a long prompt
-    digest: bytes = b""  # of the last request
+    digest: bytes = b""  # of the last request's prompt
     used: int = 0  # larger is later
+    taken_s: float = 0.0  # when the last request was let in, on the event loop's clock
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,9 @@ def choose(digest: bytes, n_tokens: int, slots: Sequence[Slot], n_batch: int) ->
         return None
     similar = {index: similarity(digest, slots[index].digest) for index in free}
     best = max(free, key=lambda index: (similar[index], -index))
-    goes_on = similar[best] > _SIMILAR
-    is_long = n_tokens * (1 - similar[best] * goes_on) > n_batch
+    is_long = n_tokens * (1 - similar[best]) > n_batch
+    # A long prompt stays in a slot before others only for what saves most of its reading.
+    goes_on = similar[best] > (_MOSTLY_READ if is_long else _SIMILAR)
     if is_long and any(slot.is_reading for slot in slots):
         return None
     if goes_on:

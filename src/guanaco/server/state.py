@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import httpx
 
 from guanaco.engine.engine import Engine
-from guanaco.errors import GuanacoError
+from guanaco.errors import EngineError, GuanacoError
 from guanaco.planner.memory import slot_context
 from guanaco.server.abandoned import Abandoned
 from guanaco.server.bodies import BodyRoom
 from guanaco.server.costs import ModelSizes
 from guanaco.server.problems import RequestError
 from guanaco.server.reading import ReadingRoom
-from guanaco.server.scheduler import Scheduler
+from guanaco.server.scheduler import Scheduler, Seen
 
 _CONNECT_TIMEOUT_S = 10.0
 _PING_S = 30  # the engine's default
@@ -51,8 +51,9 @@ class Serving:
         self.created = int(time.time())
         self.load_fraction: float | None = None
         self._upstream: httpx.AsyncClient | None = None
+        self._is_closing = False
         self.abandoned = Abandoned(self._running_graph, self._give_up)
-        self.scheduler = Scheduler(n_slots, n_batch, self._has_begun)
+        self.scheduler = Scheduler(n_slots, n_batch, self._look)
 
     @property
     def sizes(self) -> ModelSizes:
@@ -82,6 +83,8 @@ class Serving:
             raise self.engine.died
         if self.state != "ready":
             raise RequestError(503, "the model is still loading", progress=self.load_fraction)
+        if self._is_closing:
+            raise EngineError("the server is shutting down")
         if self._upstream is None:
             # A generation may be silent for as long as it takes; only connecting has a limit.
             self._upstream = httpx.AsyncClient(
@@ -102,16 +105,24 @@ class Serving:
     def _give_up(self, number: int) -> None:
         self.engine.control("give_up", number)
 
-    async def _has_begun(self, id_slot: int) -> bool:
-        """Whether the engine answers in this slot, its prompt read. It says so between two batches."""
+    async def _look(self) -> list[Seen] | None:
+        """The engine's slots by their numbers. It says so between two batches."""
         try:
             slots = (await self.upstream().get("/slots")).json()
-            return any(
-                slot["id"] == id_slot and slot["is_processing"] and slot["next_token"][0]["n_decoded"] > 0
-                for slot in slots
-            )
-        except (GuanacoError, httpx.HTTPError, ValueError, LookupError, TypeError):
-            return False  # what is wrong with the worker is said to those who ask it for an answer
+            return [
+                Seen(
+                    is_busy=slot["is_processing"],
+                    has_begun=slot["is_processing"] and slot["next_token"][0]["n_decoded"] > 0,
+                )
+                for slot in sorted(slots, key=lambda slot: int(slot["id"]))
+            ]
+        except (GuanacoError, httpx.HTTPError, RuntimeError, ValueError, LookupError, TypeError):
+            return None  # what is wrong with the worker is said to those who ask it for an answer
+
+    def begin_close(self, problem: GuanacoError | None = None) -> None:
+        """Who waits for a slot gets ``problem``, or hears that the server is shutting down."""
+        self._is_closing = True
+        self.scheduler.close(problem or EngineError("the server is shutting down"))
 
     async def aclose(self) -> None:
         await self.scheduler.aclose()
