@@ -21,8 +21,9 @@ from guanaco.server.schemas import ChatRequest, CompletionRequest, TokenizeReque
         ({"prompt": "", "n": 3}, 3, 0, True),
         ({"prompt": "", "n_cmpl": 3}, 3, 0, True),
         ({"prompt": "", "id_slot": 2}, 1, 0, True),
-        ({"prompt": "", "id_slot": -1}, 1, 0, True),
-        ({"prompt": "", "id_slot": None}, 1, 0, True),
+        ({"prompt": "", "id_slot": "2"}, 1, 0, True),
+        ({"prompt": "", "id_slot": -1}, 1, 0, False),
+        ({"prompt": "", "id_slot": None}, 1, 0, False),
     ],
 )
 def test_completions(body: dict[str, object], n_sequences: int, n_tokens: int, engine_chooses: bool) -> None:
@@ -63,3 +64,7 @@ def test_what_needs_no_slot() -> None:
 def test_the_slot_is_put_into_the_request(content: bytes) -> None:
     assert json.loads(with_slot(content, 3)) == {**json.loads(content), "id_slot": 3}
     assert with_slot(content, None) == content
+
+
+def test_the_slot_counts_that_is_put_in() -> None:
+    assert json.loads(with_slot(b'{"id_slot": -1, "prompt": ""}', 3))["id_slot"] == 3

@@ -39,7 +39,7 @@ def ask_of(request: BaseModel) -> Ask | None:
         texts = [[request.tools, request.messages]]
     n_answers = max(1, *(grammars.whole(extra.get(name)) or 1 for name in ("n", "n_cmpl")))
     n_sequences = max(1, len(texts)) * min(n_answers, _MOST_ANSWERS)
-    engine_chooses = n_sequences > 1 or "id_slot" in extra
+    engine_chooses = n_sequences > 1 or _names_slot(extra.get("id_slot"))
     return Ask(
         n_sequences=n_sequences,
         n_tokens=max(map(_tokens, texts), default=0),
@@ -51,6 +51,12 @@ def ask_of(request: BaseModel) -> Ask | None:
     )
 
 
+def _names_slot(id_slot: object) -> bool:
+    """Below 0, or null, is as good as none; what is no number is the engine's to judge."""
+    number = grammars.whole(id_slot)
+    return id_slot is not None and (number is None or number >= 0)
+
+
 def _tokens(text: object) -> int:
     pieces = text if isinstance(text, list) else [text]
     n_given = sum(isinstance(piece, int) for piece in pieces)
@@ -58,7 +64,7 @@ def _tokens(text: object) -> int:
 
 
 def with_slot(content: bytes, id_slot: int | None) -> bytes:
-    """The JSON object ``content``, which names no slot, with one; as it is for None."""
+    """The JSON object ``content`` with this slot, which is the one that counts; as it is for None."""
     if id_slot is None:
         return content
     end = content.rindex(b"}")
