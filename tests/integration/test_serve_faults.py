@@ -107,7 +107,7 @@ def test_only_the_requests_of_the_batch_fail(server: Served, faults: StatsFile) 
     waiting: list[str] = []
     third = threading.Thread(target=lambda: waiting.append(answer_of(server)), daemon=True)
     third.start()
-    wait_until(lambda: server.metric("llamacpp:requests_deferred") == 1, 10, "the third waits for a slot")
+    wait_until(lambda: server.metric("guanaco_requests_waiting") == 1, 10, "the third waits for a slot")
     assert server.metric("llamacpp:requests_processing") == 2
     faults.control("fail_slices", 1)
     for stream in both:
