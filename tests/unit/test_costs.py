@@ -91,6 +91,7 @@ def test_embeddings_cost_their_numbers() -> None:
         ({"top_logprobs": 2}, 2 * 1024),
         ({"n_probs": 1, "n_predict": -1}, 1024),
         ({"n_probs": 1, "max_tokens": 10, "n": 8}, 80),
+        ({"n_probs": 1, "max_tokens": 10, "n_cmpl": 8}, 80),
         ({"n_probs": 1, "max_tokens": 10**9}, 1024),
     ],
 )

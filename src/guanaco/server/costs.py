@@ -5,7 +5,7 @@ Owns the constants. Each is the upper end of a measurement that ``docs/memory.md
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import BaseModel
@@ -91,7 +91,7 @@ def cost_of(request: BaseModel, sizes: ModelSizes) -> Cost:
     if not isinstance(request, Generation):
         return Cost()
     texts = list(texts_of(fields.pop("prompt"))) if isinstance(request, CompletionRequest) else [""]
-    answers = len(texts) * min(max(1, grammars.whole(fields.get("n")) or 1), _MOST_ANSWERS)
+    answers = len(texts) * min(answers_of(fields), _MOST_ANSWERS)
     schema = fields.get("json_schema")
     rest = {name: value for name, value in fields.items() if name != "json_schema"}
     return Cost(
@@ -103,6 +103,11 @@ def cost_of(request: BaseModel, sizes: ModelSizes) -> Cost:
         samplers=answers * _samplers_bytes(request),
         probabilities=_CANDIDATE_BYTES * answers * _candidates(fields, sizes) * _answer_tokens(fields, sizes),
     )
+
+
+def answers_of(fields: Mapping[str, object]) -> int:
+    """To each text: the engine has two names for it."""
+    return max(1, *(grammars.whole(fields.get(name)) or 1 for name in ("n", "n_cmpl")))
 
 
 def text_bytes(part: object) -> int:

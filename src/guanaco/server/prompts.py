@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, TypeAdapter
 
 from guanaco.server import grammars
-from guanaco.server.costs import text_bytes, texts_of
+from guanaco.server.costs import answers_of, text_bytes, texts_of
 from guanaco.server.schemas import ChatRequest, CompletionRequest, Generation
 from guanaco.server.slot_choice import digest_of
 
@@ -37,7 +37,7 @@ def ask_of(request: BaseModel) -> Ask | None:
         texts = list(texts_of(request.prompt))
     elif isinstance(request, ChatRequest):
         texts = [[request.tools, request.messages]]
-    n_answers = max(1, *(grammars.whole(extra.get(name)) or 1 for name in ("n", "n_cmpl")))
+    n_answers = answers_of(extra)
     n_sequences = max(1, len(texts)) * min(n_answers, _MOST_ANSWERS)
     engine_chooses = n_sequences > 1 or _names_slot(extra.get("id_slot"))
     return Ask(
