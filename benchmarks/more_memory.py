@@ -27,6 +27,8 @@ from guanaco.bench.drive import drop_file_cache
 from guanaco.bench.one import RunSpec, engine_spec
 from guanaco.bench.ratio import paired_ratio
 from guanaco.bench.replay import replay_file
+from guanaco.bench.together import REST_S
+from guanaco.bench.tokens import plain_tokens
 from guanaco.bench.ways import WAYS
 from guanaco.engine.engine import Engine, EngineSpec
 from guanaco.errors import GuanacoError, UsageError
@@ -39,8 +41,6 @@ from guanaco.units import GIB, format_bytes
 
 SLOWEST = 0.97
 FIELDS = ("budget", "round", "turn", "slots", "decode_tps", "beside_tps", "hit_rate", "bytes_per_token")
-_REST_S = 0.1  # by then the other one's threads sleep
-_FIRST_PLAIN_TOKEN = 1000  # past the special tokens of any vocabulary used here
 _SEED = 1
 
 
@@ -73,7 +73,7 @@ class Loaded:
         self.move(start)
         engine.control("replay_on", 1)
         rng = random.Random(_SEED)
-        vocabulary = range(_FIRST_PLAIN_TOKEN, min(engine.spec.model_map.n_vocab, 100_000))
+        vocabulary = plain_tokens(engine.spec.model_map.n_vocab)
         self._prompt = [rng.choice(vocabulary) for _ in range(base.n_prompt)]
         self._n_decode = base.n_decode
         self.decode()
@@ -97,7 +97,7 @@ class Loaded:
             },
         )["timings"]
         after = self._engine.stats()
-        time.sleep(_REST_S)
+        time.sleep(REST_S)
         if before is None or after is None or after.slots == 0 or after.replay_exhausted:
             raise UsageError("the trace is shorter than the run; give --replay more tokens or --turns fewer")
         accesses = after.accesses - before.accesses

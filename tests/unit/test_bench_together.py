@@ -53,7 +53,7 @@ def test_ways_alternate_and_warm_up_unseen(monkeypatch: pytest.MonkeyPatch) -> N
             return {"timings": {**timings, "predicted_per_second": 3.0 if self.name == "auto" else 4.0}}
 
     monkeypatch.setattr(together, "Engine", Noted)
-    monkeypatch.setattr(together, "_REST_S", 0)
+    monkeypatch.setattr(together, "REST_S", 0)
     rows: list[dict[str, Any]] = []
     together.take_turns(BASE, WAYS, read_model(demo_model()), runs=2, on_row=rows.append)
     loaded = ["start auto", "start plain", "auto", "plain"]

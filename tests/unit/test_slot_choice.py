@@ -19,7 +19,7 @@ def _text(seed: int, nbytes: int) -> bytes:
 
 
 def _slots(count: int, busy: tuple[int, ...] = (), reading: tuple[int, ...] = ()) -> list[Slot]:
-    return [Slot(n_requests=int(i in busy or i in reading), is_reading=i in reading) for i in range(count)]
+    return [Slot(is_taken=i in busy or i in reading, is_reading=i in reading) for i in range(count)]
 
 
 def test_a_long_prompt_takes_the_last_slot_which_the_engine_serves_last() -> None:
@@ -51,7 +51,7 @@ def test_who_goes_on_with_a_conversation_finds_it() -> None:
     more = digest_of(before + _text(2, 1_000))
     # 5,000 tokens, nearly all of them read already: not long.
     assert choose(more, 5_000, slots, N_BATCH) == Choice(2, is_long=False)
-    slots[2].n_requests = 1
+    slots[2].is_taken = True
     assert choose(more, 5_000, slots, N_BATCH) == Choice(3, is_long=True), "taken: it is read anew"
     assert choose(digest_of(_text(3, 20_000)), 5_000, _slots(4), N_BATCH) == Choice(3, is_long=True)
 
@@ -97,14 +97,14 @@ def test_similarity_counts_the_same_first_blocks(one: list[int], other: list[int
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 9)), min_size=2, max_size=6),
+    st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 9)), min_size=2, max_size=6),
     st.integers(0, 2000),
 )
-def test_only_free_slots_are_chosen(states: list[tuple[int, bool, int]], n_tokens: int) -> None:
-    slots = [Slot(n, reading and n > 0, b"", used) for n, reading, used in states]
+def test_only_free_slots_are_chosen(states: list[tuple[bool, bool, int]], n_tokens: int) -> None:
+    slots = [Slot(taken, reading and taken, b"", used) for taken, reading, used in states]
     choice = choose(FRESH, n_tokens, slots, N_BATCH)
     if choice is not None:
-        assert slots[choice.index].n_requests == 0
+        assert not slots[choice.index].is_taken
         assert choice.is_long == (n_tokens > N_BATCH)
     elif n_tokens <= N_BATCH:
-        assert all(slot.n_requests for slot in slots)
+        assert all(slot.is_taken for slot in slots)

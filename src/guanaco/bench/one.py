@@ -13,12 +13,13 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from guanaco.bench.residency import cached_expert_bytes
+from guanaco.bench.tokens import plain_tokens
 from guanaco.bench.ways import OUR_SPIN, WAYS, Way
 from guanaco.config import LoadConfig
 from guanaco.engine.engine import Engine, EngineSpec
@@ -36,7 +37,6 @@ from guanaco.planner.slots import expert_classes, group_classes
 PILOT_FIGURES = ("slices", "guessed", "right", "selected", "useful", "wasted", "wasted_bytes")
 # Ends with the process that started it, however that ends.
 _BUSY_LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_000))"
-_FIRST_PLAIN_TOKEN = 1000  # past the special tokens of any vocabulary used here
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _measure_loaded(engine: Engine, spec: RunSpec, way: Way, plan: Plan) -> dict
         engine.control("replay_position", spec.replay_start)
         engine.control("replay_on", 1)
     rng = random.Random(spec.seed)
-    vocabulary = range(_FIRST_PLAIN_TOKEN, min(engine.spec.model_map.n_vocab, 100_000))
+    vocabulary = plain_tokens(engine.spec.model_map.n_vocab)
     prompt = [rng.choice(vocabulary) for _ in range(spec.n_prompt)]
     client = engine.client()
     body = {"temperature": 0, "cache_prompt": True, "ignore_eos": True, "id_slot": 0}
@@ -219,11 +219,11 @@ def _streaming(before: NativeStats | None, after: NativeStats | None, io_bytes: 
     }
 
 
-def main(arguments: list[str]) -> int:
-    spec, parent_pid = RunSpec(**json.loads(arguments[0])), int(arguments[1])
+def answer_parent(arguments: list[str], measure_one: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
+    """Prints what is measured for ``JSON PARENT_PID``, or what went wrong; the exit code."""
     try:
-        die_with_parent(parent_pid)
-        print(json.dumps(measure(spec)))
+        die_with_parent(int(arguments[1]))
+        print(json.dumps(measure_one(json.loads(arguments[0]))))
     except GuanacoError as problem:
         print(json.dumps(problem.to_json()))
         return problem.exit_code
@@ -235,4 +235,4 @@ def to_json(spec: RunSpec) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(answer_parent(sys.argv[1:], lambda fields: measure(RunSpec(**fields))))

@@ -14,13 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from guanaco.bench.one import RunSpec, engine_spec
+from guanaco.bench.tokens import FIRST_PLAIN_TOKEN
 from guanaco.bench.ways import Way
 from guanaco.engine.engine import Engine
 from guanaco.model.map import ModelMap
 
 _TURNS_A_LOAD = 20  # then everything is loaded anew: where a process lies in memory matters too
-_REST_S = 0.1  # by then the other one's threads sleep
-_FIRST_PLAIN_TOKEN = 1000  # past the special tokens of any vocabulary used here
+REST_S = 0.1  # by then the other one's threads sleep
 
 
 def loads(runs: int) -> list[range]:
@@ -70,13 +70,13 @@ _NOT_LOOKED_AT = {
 
 def _turn(engine: Engine, base: RunSpec, turn: int) -> dict[str, Any]:
     """A prompt that is not in the cache, and what is decoded after it."""
-    first = _FIRST_PLAIN_TOKEN + turn + 1
+    first = FIRST_PLAIN_TOKEN + turn + 1
     body = {"temperature": 0, "cache_prompt": False, "ignore_eos": True, "id_slot": 0}
     prompt = list(range(first, first + base.n_prompt))
     timings = engine.client().call("/completion", {**body, "prompt": prompt, "n_predict": base.n_decode})[
         "timings"
     ]
-    time.sleep(_REST_S)
+    time.sleep(REST_S)
     return {
         "prompt_tps": timings["prompt_per_second"],
         "prompt_n": timings["prompt_n"],

@@ -10,9 +10,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from guanaco.bench.tokens import plain_tokens
 from guanaco.errors import UsageError
 
-_FIRST_PLAIN_TOKEN = 1000  # past the special tokens of any vocabulary used here
 _PAUSE_S = 0.5  # of somebody who asks for one token at a time
 
 
@@ -33,8 +33,6 @@ class Workload:
     The ``side`` request is sent again and again by one more client until all others have their answers.
     """
 
-    name: str
-    title: str
     clients: tuple[tuple[Request, ...], ...]
     side: Request | None = None
 
@@ -57,7 +55,7 @@ def chat(n_clients: int, n_requests: int, n_prompt: int) -> Workload:
     first = Request(n_prompt, 48)
     more = Request(max(1, n_prompt // 4) + first.n_answer, 48, goes_on=True)
     script = (first, *(more for _ in range(n_requests - 1)))
-    return Workload("chat", "conversations", (script,) * n_clients)
+    return Workload((script,) * n_clients)
 
 
 def agent(n_clients: int, n_requests: int, n_prompt: int) -> Workload:
@@ -66,7 +64,7 @@ def agent(n_clients: int, n_requests: int, n_prompt: int) -> Workload:
     turn = Request(max(1, n_prompt // 16) + n_answer, n_answer, goes_on=True)
     script = (Request(64, 64), Request(n_prompt, n_answer), *(turn for _ in range(max(0, n_requests - 2))))
     side = Request(1, 1, pause_s=_PAUSE_S) if n_clients > 1 else None
-    return Workload("agent", "an agent with a long prompt", (script,), side)
+    return Workload((script,), side)
 
 
 def batch(n_clients: int, n_requests: int, n_prompt: int) -> Workload:
@@ -76,11 +74,7 @@ def batch(n_clients: int, n_requests: int, n_prompt: int) -> Workload:
     def request() -> Request:
         return Request(rng.randint(max(1, n_prompt // 16), n_prompt), rng.randint(8, 48))
 
-    return Workload(
-        "batch",
-        "independent requests",
-        tuple(tuple(request() for _ in range(n_requests)) for _ in range(n_clients)),
-    )
+    return Workload(tuple(tuple(request() for _ in range(n_requests)) for _ in range(n_clients)))
 
 
 # What makes it, and its usual clients, requests of each and prompt tokens.
@@ -106,7 +100,7 @@ class Prompts:
 
     def __init__(self, seed: int, n_vocab: int) -> None:
         self._rng = random.Random(seed)
-        self._vocabulary = range(min(_FIRST_PLAIN_TOKEN, n_vocab // 2), min(n_vocab, 100_000))
+        self._vocabulary = plain_tokens(n_vocab)
         self._tokens: list[int] = []
 
     def next(self, request: Request) -> list[int]:

@@ -6,18 +6,16 @@ caches are the caller's. Ends with its parent, however that ends.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 from guanaco.bench import clients, load, workload
-from guanaco.bench.one import engine_spec
+from guanaco.bench.one import answer_parent, engine_spec
 from guanaco.bench.ways import WAYS
 from guanaco.config import ServeConfig
 from guanaco.engine.engine import Engine
-from guanaco.engine.tether import die_with_parent
 from guanaco.errors import EngineError, GuanacoError
 from guanaco.gguf.reader import read_gguf
 from guanaco.model.map import ModelMap, build_model_map
@@ -93,16 +91,5 @@ def _totals(engine: Engine) -> dict[str, Any]:
     }
 
 
-def main(arguments: list[str]) -> int:
-    spec, parent_pid = load.LoadSpec(**json.loads(arguments[0])), int(arguments[1])
-    try:
-        die_with_parent(parent_pid)
-        print(json.dumps(measure(spec)))
-    except GuanacoError as problem:
-        print(json.dumps(problem.to_json()))
-        return problem.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(answer_parent(sys.argv[1:], lambda fields: measure(load.LoadSpec(**fields))))

@@ -67,10 +67,11 @@ async def checked_body(
             body.content = nulls.left_out(body.content, checked)
         cost = cost_of(checked, serving.sizes)
         serving.reading.check(cost)
+        ask = ask_of(checked, serving.scheduler.n_slots)
     except BaseException:
         body.release()
         raise
-    return body, cost, ask_of(checked)
+    return body, cost, ask
 
 
 def _checked(content: bytes, schema: type[BaseModel]) -> BaseModel:

@@ -27,8 +27,8 @@ class Ask:
     ping_s: int | None = None  # how often the client wants a comment on a silent stream; -1: never
 
 
-def ask_of(request: BaseModel) -> Ask | None:
-    """None for what needs no slot of a conversation."""
+def ask_of(request: BaseModel, n_slots: int) -> Ask | None:
+    """None for what needs no slot of a conversation. With one slot nothing is chosen: no digest."""
     if not isinstance(request, Generation):
         return None
     extra = request.model_extra or {}
@@ -45,7 +45,7 @@ def ask_of(request: BaseModel) -> Ask | None:
         n_tokens=max(map(_tokens, texts), default=0),
         n_answers=n_answers,
         engine_chooses=engine_chooses,
-        digest=b"" if engine_chooses else digest_of(_JSON.dump_json(texts)),
+        digest=b"" if engine_chooses or n_slots == 1 else digest_of(_JSON.dump_json(texts)),
         is_stream=bool(request.stream),
         ping_s=grammars.whole(extra.get("sse_ping_interval")),
     )
@@ -63,9 +63,7 @@ def _tokens(text: object) -> int:
     return n_given + text_bytes(pieces) // _TOKEN_BYTES
 
 
-def with_slot(content: bytes, id_slot: int | None) -> bytes:
-    """The JSON object ``content`` with this slot, which is the one that counts; as it is for None."""
-    if id_slot is None:
-        return content
+def with_slot(content: bytes, id_slot: int) -> bytes:
+    """The JSON object ``content`` with this slot, which is the one that counts."""
     end = content.rindex(b"}")
     return b'%s,"id_slot":%d%s' % (content[:end], id_slot, content[end:])

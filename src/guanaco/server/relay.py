@@ -82,7 +82,7 @@ class RelayResponse(Response):
             explain = self._serving.engine.watch_faults()
             method = "GET" if self._request_body is None else "POST"
             headers = {"Content-Type": "application/json"}
-            content = b"" if self._request_body is None else self._request_body.content
+            content = None if self._request_body is None else self._request_body.content
             waiting = asyncio.create_task(self._keep_alive(answer))
             async with (
                 _ends_with(waiting),
@@ -90,7 +90,10 @@ class RelayResponse(Response):
                 self._serving.reading.turn(self._cost.total_bytes) as turn,
                 self._serving.abandoned.passed_on(),
                 self._serving.upstream().stream(
-                    method, self._path, content=with_slot(content, id_slot), headers=headers
+                    method,
+                    self._path,
+                    content=content if content is None or id_slot is None else with_slot(content, id_slot),
+                    headers=headers,
                 ) as source,
             ):
                 await _end(waiting)
@@ -112,8 +115,10 @@ class RelayResponse(Response):
 
     async def _keep_alive(self, answer: _Answer) -> None:
         """Comments on a stream until the engine begins it, as the engine sends them afterwards."""
-        ping_s = self._serving.ping_s if self._ask is None or self._ask.ping_s is None else self._ask.ping_s
-        if self._ask is None or not self._ask.is_stream or ping_s <= 0:
+        if self._ask is None or not self._ask.is_stream:
+            return
+        ping_s = self._serving.ping_s if self._ask.ping_s is None else self._ask.ping_s
+        if ping_s <= 0:
             return
         while True:
             await asyncio.sleep(ping_s)

@@ -68,6 +68,10 @@ class Scheduler:
         self._closed: GuanacoError | None = None
 
     @property
+    def n_slots(self) -> int:
+        return len(self._slots)
+
+    @property
     def n_waiting(self) -> int:
         return len(self._waiting)
 
@@ -78,7 +82,7 @@ class Scheduler:
         Gives the slot to ask the engine for, or None where the engine chooses. Raises RequestError when too
         many wait, and what ``close`` was called with.
         """
-        if ask is None or len(self._slots) == 1 or ask.n_answers > len(self._slots):
+        if ask is None or self.n_slots == 1 or ask.n_answers > self.n_slots:
             yield None  # the last are refused by the engine
             return
         held = await self._wait(ask)
@@ -125,14 +129,14 @@ class Scheduler:
             raise
 
     def _n_free(self) -> int:
-        return sum(not slot.n_requests for slot in self._slots) - self._chosen_by_engine
+        return sum(not slot.is_taken for slot in self._slots) - self._chosen_by_engine
 
     def _admit(self) -> None:
         for waiting in tuple(self._waiting):
             ask = waiting.ask
             if waiting.let_in.done():
                 continue
-            n_wanted = min(ask.n_sequences, len(self._slots))
+            n_wanted = min(ask.n_sequences, self.n_slots)
             if self._n_free() < n_wanted:
                 return
             if ask.engine_chooses or self._chosen_by_engine:
@@ -150,7 +154,7 @@ class Scheduler:
 
     def _take(self, slot: Slot, digest: bytes, *, is_long: bool) -> None:
         self._clock += 1
-        slot.n_requests += 1
+        slot.is_taken = True
         slot.is_reading = is_long
         slot.digest, slot.used = digest, self._clock
         slot.taken_s = asyncio.get_running_loop().time()
@@ -159,7 +163,7 @@ class Scheduler:
         if held.index is None:
             self._chosen_by_engine -= held.count
         else:
-            self._slots[held.index].n_requests -= 1
+            self._slots[held.index].is_taken = False
             self._slots[held.index].is_reading = False
         self._admit()
 
@@ -195,6 +199,6 @@ class Scheduler:
     def _is_over(self, held: _Held, seen: Sequence[Seen]) -> bool:
         if held.index is not None:
             return not seen[held.index].is_busy
-        n_stay = sum(slot.n_requests for slot in self._slots) + self._chosen_by_engine
+        n_stay = sum(slot.is_taken for slot in self._slots) + self._chosen_by_engine
         n_stay -= sum(other.count for other in self._leaving)
         return sum(state.is_busy for state in seen) <= n_stay

@@ -23,7 +23,7 @@ _SIMILAR = 0.1  # share of a request that was answered here before; llama.cpp's 
 class Slot:
     """One slot of the engine, as far as is known outside."""
 
-    n_requests: int = 0  # that are answered in it or wait for it
+    is_taken: bool = False
     is_reading: bool = False  # a long prompt
     digest: bytes = b""  # of the last request's prompt
     used: int = 0  # larger is later
@@ -45,7 +45,7 @@ def digest_of(content: bytes) -> bytes:
 
 def choose(digest: bytes, n_tokens: int, slots: Sequence[Slot], n_batch: int) -> Choice | None:
     """The slot for a request, or None: it waits until one is free or a long prompt is read."""
-    free = [index for index, slot in enumerate(slots) if not slot.n_requests]
+    free = [index for index, slot in enumerate(slots) if not slot.is_taken]
     if not free:
         return None
     similar = {index: similarity(digest, slots[index].digest) for index in free}
