@@ -1,10 +1,11 @@
 """More memory is never slower: ``python -m benchmarks.more_memory MODEL``.
 
-Decodes at ten budgets up to the whole model, each worker in a memory cgroup of its plan's total. Beside each
-the whole model stays loaded in slots and takes turns with it: a virtual machine's speed changes by a tenth
-from minute to minute, and no two budgets in a row would see the same machine. A budget's speed is the median
-of its turns over the whole model's in the same turn; no budget may fall below 0.97 of any smaller one.
-Needs memory for the model twice.
+Ten budgets up to the whole model are loaded at once, each worker in a memory cgroup of its plan's total, and
+take turns at decoding the same stretch of a trace: a virtual machine's speed changes by a tenth from minute
+to minute, and no two budgets in a row would see the same machine. A budget's speed is the median of its
+turns, each as a share of the middle one of its round; none may fall below 0.97 of any smaller one's.
+Everything is loaded anew several times, because loads of one plan differ too. Needs memory for all of them:
+``python -m benchmarks.make_model --standard qwen --layers 12 --out qwen-12.gguf``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from statistics import median
 from typing import Any
 
 from guanaco.bench.compare import Budget, budgets_for_shares
-from guanaco.bench.drive import drop_file_cache
 from guanaco.bench.one import RunSpec, engine_spec
 from guanaco.bench.ratio import paired_ratio
 from guanaco.bench.replay import replay_file
@@ -40,14 +40,14 @@ from guanaco.planner.budget import ceiling_of, usable_bytes
 from guanaco.units import GIB, format_bytes
 
 SLOWEST = 0.97
-FIELDS = ("budget", "round", "turn", "slots", "decode_tps", "beside_tps", "hit_rate", "bytes_per_token")
+FIELDS = ("budget", "load", "turn", "slots", "decode_tps", "of_turn", "hit_rate", "bytes_per_token")
 _SEED = 1
 
 
-def order_of(n_budgets: int, number: int) -> list[int]:
+def order_of(n_budgets: int, turn: int) -> list[int]:
     """Up, then down: a drive that tires strikes every budget alike."""
     up = list(range(n_budgets))
-    return up if number % 2 == 0 else up[::-1]
+    return up if turn % 2 == 0 else up[::-1]
 
 
 def slower(speeds: Sequence[float]) -> list[tuple[int, int]]:
@@ -57,30 +57,26 @@ def slower(speeds: Sequence[float]) -> list[tuple[int, int]]:
 
 
 def refuse_too_little(needed_bytes: int, usable: int | None) -> None:
-    """Raises UsageError where the largest budget and the whole model beside it do not fit together."""
+    """Raises UsageError where the budgets do not fit together."""
     if usable is not None and needed_bytes > usable:
         raise UsageError(
-            f"the largest budget and the whole model beside it need {format_bytes(needed_bytes)}, and "
-            f"{format_bytes(usable)} are available; measure a smaller model (benchmarks.make_model)"
+            f"all budgets together need {format_bytes(needed_bytes)}, and {format_bytes(usable)} are "
+            "available; measure a smaller model (benchmarks.make_model --layers) or fewer --steps"
         )
 
 
 class Loaded:
     """One engine with its prompt answered, decoding on where the replay stands."""
 
-    def __init__(self, engine: Engine, base: RunSpec, start: int) -> None:
+    def __init__(self, engine: Engine, base: RunSpec) -> None:
         self._engine = engine
-        self.move(start)
+        engine.control("replay_position", base.replay_start)
         engine.control("replay_on", 1)
         rng = random.Random(_SEED)
         vocabulary = plain_tokens(engine.spec.model_map.n_vocab)
         self._prompt = [rng.choice(vocabulary) for _ in range(base.n_prompt)]
         self._n_decode = base.n_decode
         self.decode()
-
-    def move(self, start: int) -> None:
-        """To another place of the trace, as the one beside it."""
-        self._engine.control("replay_position", start)
 
     def decode(self) -> dict[str, Any]:
         """One turn: the prompt's keys and values are reused, so all of it is decoding."""
@@ -110,9 +106,8 @@ class Loaded:
 
 
 @contextmanager
-def loaded(spec: EngineSpec, budget: Budget, base: RunSpec, start: int) -> Iterator[Loaded]:
-    """``spec``'s model, its worker in a memory cgroup of the budget, loaded from a cold file cache."""
-    drop_file_cache([file.path for file in spec.model_map.files])
+def loaded(spec: EngineSpec, budget: Budget, base: RunSpec) -> Iterator[Loaded]:
+    """``spec``'s model, its worker in a memory cgroup of the budget."""
     with (
         create_child("guanaco-more", budget.memory_bytes) as child,
         Engine(spec) as engine,
@@ -122,7 +117,7 @@ def loaded(spec: EngineSpec, budget: Budget, base: RunSpec, start: int) -> Itera
         if engine.pid is not None:
             child.add(engine.pid)
         engine.wait_ready()
-        yield Loaded(engine, base, start)
+        yield Loaded(engine, base)
 
 
 def spec_for(base: RunSpec, budget: Budget, model: ModelMap) -> EngineSpec:
@@ -134,55 +129,58 @@ def spec_for(base: RunSpec, budget: Budget, model: ModelMap) -> EngineSpec:
 
 def measure(model: ModelMap, base: RunSpec, options: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for every turn, in the order they were taken."""
-    shares = [step / options.steps for step in range(1, options.steps + 1)]
-    budgets = budgets_for_shares(model, base, shares)
-    # All are planned before any takes memory.
+    budgets = budgets_for_shares(model, base, [step / options.steps for step in range(1, options.steps + 1)])
     specs = [spec_for(base, budget, model) for budget in budgets]
-    refuse_too_little(2 * specs[-1].plan.parts.total_bytes, usable_bytes(detect()))
+    refuse_too_little(sum(spec.plan.parts.total_bytes for spec in specs), usable_bytes(detect()))
     rows = []
-    with ExitStack() as stack:
-        beside = stack.enter_context(loaded(specs[-1], budgets[-1], base, 0))
-        for number in range(options.runs):
-            for index in order_of(len(budgets), number):
-                budget, start = budgets[index], number * base.n_prompt
-                beside.move(start)  # it has every expert: what matters is that the trace does not end
-                with loaded(specs[index], budget, base, start) as engine:
-                    taken = [one_turn(engine, beside, turn) for turn in range(options.turns)]
-                rows += [{"budget": budget.label, "round": number, **row} for row in taken]
-                of_beside = median(row["decode_tps"] / row["beside_tps"] for row in taken)
-                print(
-                    f"round {number}  {budget.label:>8}  {format_bytes(budget.memory_bytes or 0)}: "
-                    f"{median(row['decode_tps'] for row in taken):.2f} tok/s, {of_beside:.3f} of the whole "
-                    f"model beside it, {median(row['hit_rate'] for row in taken):.1%} hits",
-                    flush=True,
-                )
+    for load in range(options.runs):
+        start = replace(base, replay_start=load * base.n_prompt)
+        with ExitStack() as stack:
+            engines: dict[int, Loaded] = {}
+            for index in order_of(len(budgets), load):
+                engines[index] = stack.enter_context(loaded(specs[index], budgets[index], start))
+            for turn in range(options.turns):
+                taken = {index: engines[index].decode() for index in order_of(len(budgets), turn)}
+                rows += [
+                    {"budget": budgets[index].label, "load": load, "turn": turn, **row}
+                    for index, row in sorted(set_against_turn(taken).items())
+                ]
+        print_load(load, [row for row in rows if row["load"] == load])
     return rows
 
 
-def one_turn(engine: Loaded, beside: Loaded, turn: int) -> dict[str, Any]:
-    """A B, then B A."""
-    if turn % 2 == 0:
-        row, other = engine.decode(), beside.decode()
-    else:
-        other, row = beside.decode(), engine.decode()
-    return {"turn": turn, **row, "beside_tps": other["decode_tps"]}
+def set_against_turn(taken: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Each budget's speed in a round of turns as a share of the middle one."""
+    middle = median(row["decode_tps"] for row in taken.values())
+    return {index: {**row, "of_turn": row["decode_tps"] / middle} for index, row in taken.items()}
+
+
+def by_budget(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Smallest first, as the rows of each round are."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["budget"], []).append(row)
+    return found
+
+
+def print_load(load: int, rows: Sequence[dict[str, Any]]) -> None:
+    speeds = (f"{median(row['of_turn'] for row in taken):.3f}" for taken in by_budget(rows).values())
+    print(f"load {load}: {median(row['decode_tps'] for row in rows):.2f} tok/s;", *speeds, flush=True)
 
 
 def report(rows: Sequence[dict[str, Any]]) -> int:
     """Prints each budget's speed and the verdict; 1 where more memory is slower."""
-    by_budget: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_budget.setdefault(row["budget"], []).append(row)
-    # Insertion follows the first round, which goes up.
-    labels, speeds = list(by_budget), []
-    for label, taken in by_budget.items():
-        own, other = [row["decode_tps"] for row in taken], [row["beside_tps"] for row in taken]
-        speeds.append(median(a / b for a, b in zip(own, other, strict=True)))
-        ratio = paired_ratio(own, other)
-        bounds = (
-            "" if ratio.lower_90 is None else f", 90 % interval {ratio.lower_90:.3f}-{ratio.upper_90:.3f}"
+    found = by_budget(rows)
+    labels = list(found)
+    speeds = [median(row["of_turn"] for row in taken) for taken in found.values()]
+    for label, speed, taken in zip(labels, speeds, found.values(), strict=True):
+        against = paired_ratio(*([row["of_turn"] for row in of] for of in (taken, found[labels[-1]])))
+        interval = "" if against.lower_90 is None else f" ({against.lower_90:.3f}-{against.upper_90:.3f})"
+        print(
+            f"{label:>8}: {speed:.3f}, {against.mean:.3f}{interval} of the largest; "
+            f"{median(row['decode_tps'] for row in taken):.2f} tok/s, "
+            f"{median(row['hit_rate'] for row in taken):.2%} hits"
         )
-        print(f"{label:>8}: {speeds[-1]:.3f} of the whole model, median of {len(taken)} turns{bounds}")
     faults = slower(speeds)
     for i, j in faults:
         print(f"{labels[j]} decodes at {speeds[j] / speeds[i]:.3f} of {labels[i]}'s speed")
@@ -194,9 +192,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--steps", type=int, default=10, help="budgets, up to the whole model")
-    parser.add_argument("--runs", type=int, default=2, help="times each budget is loaded")
-    parser.add_argument("--turns", type=int, default=16, help="turns of each load")
-    parser.add_argument("--prompt", type=int, default=64, help="tokens")
+    parser.add_argument("--runs", type=int, default=4, help="times everything is loaded")
+    parser.add_argument("--turns", type=int, default=25, help="turns of each load")
+    parser.add_argument("--prompt", type=int, default=256, help="tokens; they fill the slots")
     parser.add_argument("--decode", type=int, default=16, help="tokens a turn")
     parser.add_argument("--replay", default="qwen3-30b-like")
     parser.add_argument("--csv", type=Path)
