@@ -112,6 +112,7 @@ bool parse_line(const std::string& key, std::istringstream& in, LoadPlan* plan) 
   }
   if (key == "pilot_mass") return read_share(in, &plan->pilot_mass);
   if (key == "overlap") return read_flag(in, &plan->overlap);
+  if (key == "draft_always") return read_flag(in, &plan->draft_always);
   if (key == "threads") return read_number(in, &plan->threads) && plan->threads > 0 && plan->threads <= kMaxThreads;
   if (key == "batch_threads") return read_number(in, &plan->batch_threads) && plan->batch_threads <= kMaxThreads;
   if (key == "stats") return !(plan->stats_path = rest_of(in)).empty();

@@ -70,6 +70,7 @@ struct LoadPlan {
   uint64_t read_chunk_bytes = 1u << 20;
   uint64_t staging_bytes = 0;
   uint32_t batch_tokens = 16;  // graphs with more tokens than this do not displace what decoding uses
+  bool draft_always = false;   // draft although it does not pay
   bool testing = false;        // honour the test controls in shared memory
   std::string policy = "lru";
   PilotMode pilot = PilotMode::kOff;

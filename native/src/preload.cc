@@ -15,7 +15,7 @@
 #include <string>
 
 #include "guanaco/guanaco.h"
-#include "runtime.h"
+#include "preload.h"
 
 using guanaco::EvalCallback;
 using guanaco::Graph;
@@ -50,7 +50,12 @@ Function next(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
 }
 
-// The engine's own function when no plan is in force: found in the library that called us.
+}  // namespace
+
+namespace guanaco {
+
+Runtime* active_runtime() { return runtime(); }
+
 void* engine_function(const void* caller, const char* name, const void* own) {
   Dl_info info{};
   if (dladdr(caller, &info) != 0 && info.dli_fname != nullptr) {
@@ -64,7 +69,9 @@ void* engine_function(const void* caller, const char* name, const void* own) {
   return dlsym(RTLD_NEXT, name);
 }
 
-}  // namespace
+}  // namespace guanaco
+
+using guanaco::engine_function;
 
 extern "C" {
 

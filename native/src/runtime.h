@@ -9,6 +9,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "drafts.h"
 #include "engine_api.h"
 #include "file_watch.h"
 #include "io.h"
@@ -38,6 +39,7 @@ class Runtime {
   void noted(int file, char* base, size_t nbytes) { mappings_.note(file, base, nbytes); }
   bool covers(const void* address) const { return mappings_.contains(address); }
   bool manages() const { return plan_.manage; }
+  Drafts& drafts() { return drafts_; }
 
   void remember_callback(Scheduler* scheduler, UserCallback callback);
   int compute(Scheduler* scheduler, Graph* graph, const void* caller, const void* own_compute);
@@ -67,6 +69,7 @@ class Runtime {
   std::unique_ptr<Store> store_;
   std::unique_ptr<PageCacheStore> pagecache_;
   std::unique_ptr<Seam> seam_;
+  Drafts drafts_{plan_.draft_always, &stats_};
   WarmStart warm_start_;
   bool is_warm_started_ = false;
   uint64_t checked_bytes_ = 0;  // read, and whole, when the files were last found unchanged

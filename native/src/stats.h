@@ -11,7 +11,7 @@
 namespace guanaco {
 
 constexpr uint64_t kStatsMagic = 0x314154534e475547ull;  // "GUGNSTA1"
-constexpr uint64_t kStatsVersion = 3;
+constexpr uint64_t kStatsVersion = 4;
 constexpr int kErrorBytes = 1024;
 
 enum class LoadState : uint64_t { kIdle = 0, kLoadingDense = 1, kReady = 2, kFailed = 3 };
@@ -44,6 +44,8 @@ struct StatsBlock {
   Word overlapped;                   // experts that computed while others of their layer were read
   Word waves;                        // selections that did not fit the slots and were computed in waves
   Word pilot_control_right, pilot_control_total;  // under `pilot_control`: ids a layer's own router selected again
+  Word draft_steps, draft_rests;     // steps of decoding with a drafter; of these without drafts, which did not pay
+  Word draft_accepted;               // drafted tokens that were right
   Word running;                      // number of the graph that is being computed, from 1; 0: none
   Word error_length;
   char error[kErrorBytes];

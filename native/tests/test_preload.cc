@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "engine_rig.h"
+#include "fake_server.h"
 #include "memory_map.h"
 
 using guanaco::kPage;
@@ -71,6 +72,13 @@ int preload_child(int argc, char** argv) {
   expect(munmap(copy, nbytes) == 0 && munmap(base, nbytes) == 0, "unmapped");
   expect(inode_of(base, nbytes) == -1, "gone");
   close(fd);
+  // Results of others come all the time; the engine by itself would wait until they end.
+  const int took_ms = fake::receive(1, 50, 0);
+  expect(took_ms < 0 && (took_ms > -4000) == streams, "a wait ends in time");
+  const int found_ms = fake::receive(2, 50, 100);
+  expect(found_ms >= 100 && found_ms < 2000, "a result is found");
+  const int n_drafts = fake::decode_with_drafts(200, 500);
+  expect(streams ? n_drafts >= 16 && n_drafts < 100 : n_drafts == 200, "drafts end that do not pay");
   return n_failures;
 }
 
@@ -110,6 +118,8 @@ TEST(preload_streams) {
   CHECK_EQ(stats->unmanaged.load(), 0);
   CHECK_EQ(stats->graphs.load(), 3);
   CHECK_EQ(stats->misses.load(), 4);
+  CHECK_EQ(stats->draft_steps.load(), 200);
+  CHECK(stats->draft_rests.load() > 100);
   CHECK_EQ(stats->state.load(), static_cast<uint64_t>(guanaco::LoadState::kReady));
 }
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from guanaco.model.map import ModelMap
-from tests.support.cli import Served, served, wait_until
+from tests.support.cli import Served, asked, served, wait_until
 
 N_UBATCH = 64
 LONG_TOKENS = 14 * N_UBATCH
@@ -163,3 +163,16 @@ def test_who_waits_for_a_slot_hears_that_the_server_ends(small_model: ModelMap) 
         for thread in waiting:
             assert "the server is shutting down" in thread.text
         assert [line for line in ending.lines if "warning" in line] == []
+
+
+@pytest.mark.parametrize("body", [{"prompt": [4, 5]}, {"prompt": [4, 5], "stream": True}, long_prompt(40)])
+def test_who_leaves_while_another_gets_tokens_frees_the_slot(server: Served, body: dict[str, Any]) -> None:
+    """In the answer or the prompt, with a stream or without; the other is answered as before."""
+    other_body = {"prompt": [5, 6], "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=other_body, timeout=60) as other:
+        lines = other.iter_lines()
+        next(lines)
+        with asked(server, {**body, "max_tokens": 2000, "ignore_eos": True}):
+            wait_until(lambda: server.metric("llamacpp:requests_processing") == 2, 5, "both are answered")
+        wait_until(lambda: server.metric("llamacpp:requests_processing") == 1, 1.0, "one slot is free")
+        assert next(line for line in lines if line).startswith("data: ")

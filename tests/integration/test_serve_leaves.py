@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
 from guanaco.engine.memory import resident_bytes
 from guanaco.model.map import ModelMap
 from guanaco.units import MIB
-from tests.support.cli import Served, served, wait_until
+from tests.support.cli import Served, asked, served, wait_until
 
 PROMPT_TOKENS = 12_000  # one batch of 2,048 alone takes longer than all that is allowed here
 SHORT = {"prompt": [1, 2, 3], "max_tokens": 1}
@@ -34,19 +30,6 @@ def server(small_model: ModelMap) -> Iterator[Served]:
 def long_prompt(seed: int) -> dict[str, object]:
     rng = random.Random(seed)
     return {"prompt": [rng.randrange(3, 30_000) for _ in range(PROMPT_TOKENS)], "max_tokens": 4}
-
-
-@contextmanager
-def asked(server: Served, body: dict[str, object], **more: object) -> Iterator[None]:
-    """A request whose client leaves at the end of the block."""
-    content = httpx.Request("POST", server.url, json={**body, **more}).read()
-    where = urlsplit(server.url)
-    with socket.create_connection((str(where.hostname), where.port or 0)) as connection:
-        head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Length: {len(content)}\r\n\r\n"
-        )
-        connection.sendall(head.encode() + content)
-        yield
 
 
 def free_after_s(server: Served) -> float:

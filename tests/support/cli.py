@@ -7,6 +7,7 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -163,3 +165,16 @@ def served(*words: str, **more: Any) -> Iterator[Served]:
         yield server.wait_ready()
     finally:
         server.close()
+
+
+@contextlib.contextmanager
+def asked(server: Served, body: dict[str, object], **more: object) -> Iterator[None]:
+    """A request whose client leaves at the end of the block."""
+    content = httpx.Request("POST", server.url, json={**body, **more}).read()
+    where = urlsplit(server.url)
+    with socket.create_connection((str(where.hostname), where.port or 0)) as connection:
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        connection.sendall(head.encode() + content)
+        yield

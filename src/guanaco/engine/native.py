@@ -19,7 +19,7 @@ from guanaco.errors import EngineError
 from guanaco.model.map import ModelMap
 from guanaco.planner.plan import Plan
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 PLAN_VARIABLE = "GUANACO_PLAN"
 PARENT_VARIABLE = "GUANACO_PLAN_PARENT"
 LIBRARY_VARIABLE = "GUANACO_LIBRARY"
@@ -35,6 +35,7 @@ _WORDS = (
     "preloaded", "preload_ended",
     "pilot_calls", "pilot_slices", "pilot_guessed", "pilot_right", "pilot_selected", "pilot_useful",
     "pilot_wasted", "pilot_wasted_bytes", "overlapped", "waves", "pilot_control_right", "pilot_control_total",
+    "draft_steps", "draft_rests", "draft_accepted",
     "running", "error_length",
 )  # fmt: skip
 _CONTROLS = (
@@ -42,6 +43,7 @@ _CONTROLS = (
     "pilot_control", "warm_start", "give_up", "replay_strands",
 )  # fmt: skip
 _RESERVED_WORDS = 10
+_DECODE_TOKENS = 16  # a batch of so few is never taken for a prompt's
 _CONTROLS_OFFSET = 8 * len(_WORDS) + _ERROR_BYTES
 STATS_BYTES = _CONTROLS_OFFSET + 8 * (len(_CONTROLS) + _RESERVED_WORDS)
 
@@ -96,6 +98,18 @@ class NativeStats:
     most_pin_budget: int = 0
     preloaded: int = 0  # experts read before they were asked for
     preload_ended: int = 0  # 1 when no more of them will be
+    draft_steps: int = 0  # steps of decoding where something drafts
+    draft_rests: int = 0  # of these without a draft, because it did not pay
+    draft_accepted: int = 0  # drafted tokens that were right
+
+
+@dataclass(frozen=True)
+class DraftCounts:
+    """Steps of decoding with a drafter, those of them without a draft, drafted tokens that were right."""
+
+    steps: int
+    rests: int
+    accepted: int
 
 
 def library_path() -> Path:
@@ -159,10 +173,15 @@ def plan_text(
     pilot_mass: float = 0.9,
     overlap: bool = True,
     batch_threads: int | None = None,
+    decode_tokens: int = 1,
+    has_mtp: bool = False,
+    draft_always: bool = False,
 ) -> str:
     """The plan file's text. ``manage=False`` writes one that only replays routing.
 
-    ``prior``: of each of the model's groups, the uses a token to expect of each expert; empty: unknown.
+    ``decode_tokens``: most of a batch in which every request goes on. ``has_mtp``: with the layers that
+    draft. ``prior``: of each of the model's groups, the uses a token to expect of each expert; empty:
+    unknown.
     """
     lines = [
         "guanaco-plan 1",
@@ -173,6 +192,8 @@ def plan_text(
         f"overlap {int(overlap)}",
         f"threads {plan.n_threads}",
         f"batch_threads {batch_threads or plan.n_threads}",
+        f"batch_tokens {max(_DECODE_TOKENS, decode_tokens)}",
+        f"draft_always {int(draft_always)}",
         f"staging_bytes {plan.parts.staging_bytes}",
         f"testing {int(testing)}",
         f"manage {int(manage)}",
@@ -197,7 +218,7 @@ def plan_text(
         lines += [
             f"dense {d.file_index} {d.offset} {d.nbytes}"
             for d in model.dense
-            if not (d.is_lazy_table or d.is_mtp)
+            if not (d.is_lazy_table or (d.is_mtp and not has_mtp))
         ]
     for size_class in plan.classes:
         offsets = " ".join(map(str, size_class.part_offsets))

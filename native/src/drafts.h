@@ -1,0 +1,31 @@
+// Drafting of the engine's server: lets it draft, or not when that does not pay.
+//
+// Owns: the judge, its clock and the counters. Only the thread that decodes calls it. Leaves drafts to the engine.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "draft_judge.h"
+#include "stats.h"
+
+namespace guanaco {
+
+class Drafts {
+ public:
+  Drafts(bool always, Stats* stats) : judge_(always), stats_(stats) {}
+
+  // This sequence is decoding; told before each step.
+  void decodes(int32_t sequence);
+  // The step begins. True: the engine may draft.
+  bool begin_step();
+  void accepted(size_t n_tokens);
+  void prompt_read() { judge_.interrupted(); }
+
+ private:
+  DraftJudge judge_;
+  Stats* const stats_;
+  std::vector<int32_t> sequences_;
+};
+
+}  // namespace guanaco
