@@ -17,9 +17,12 @@ POLICIES = ("recall", "cycle", "lru", "lfu", "herd")
 PILOTS = ("auto", "gate", "transition", "off")
 FLASH_ATTN = ("auto", "on", "off")
 POOLING = ("none", "mean", "cls", "last", "rank")
+NGRAM_DRAFTS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
+SPEC_TYPES = ("none", "draft-simple", "draft-mtp", *NGRAM_DRAFTS)
 _SHIFTABLE_K_TYPES = ("f16", "f32")  # the engine ends at the first shift of any other
 _PLAIN_KV_TYPES = ("f32", "f16", "bf16")
 _MOST_INT32 = (1 << 31) - 1  # counts are 32-bit numbers in the engine
+_DRAFT_TOKENS, _NGRAM_DRAFT_TOKENS, _MOST_DRAFT_TOKENS = 3, 8, 64
 _FEWEST_TOKENS = 2  # the engine tries every context with two tokens at once, and aborts when it cannot
 
 
@@ -50,7 +53,12 @@ class LoadConfig:
         False  # when the context is full its oldest half is dropped, instead of ending the answer
     )
     cache_reuse_tokens: int = 0  # smallest piece of an earlier prompt that is reused at another place; 0: off
+    slot_save_path: Path | None = None  # folder of saved slots; None: slots are not saved
     sse_ping_s: int | None = None  # a comment on a stream that is silent so long; None: the engine's default
+    spec_types: tuple[str, ...] = ()  # where drafts come from, () or none: nowhere; the engine orders them
+    draft_model: Path | None = None  # one for draft-simple
+    n_draft_max: int | None = None  # tokens of a draft; None: 3, or 8 where n-grams draft
+    draft_always: bool = False  # also when it does not pay
     n_gpu_layers: int | None = None
     flash_attn: str = "auto"
     embeddings: bool = False
@@ -59,9 +67,41 @@ class LoadConfig:
     alias: str | None = None
 
     @property
+    def draft_sources(self) -> tuple[str, ...]:
+        """What drafts. A draft model that is named drafts, as in llama-server."""
+        named = tuple(dict.fromkeys(name for name in self.spec_types if name != "none"))
+        has_model = self.draft_model is not None and not self.spec_types
+        return (*named, "draft-simple") if has_model else named
+
+    @property
+    def drafts_by_mtp(self) -> bool:
+        return "draft-mtp" in self.draft_sources
+
+    @property
+    def n_draft(self) -> int:
+        """Most tokens of a draft; 0: nothing drafts."""
+        if not self.draft_sources:
+            return 0
+        has_ngrams = any(name in NGRAM_DRAFTS for name in self.draft_sources)
+        return self.n_draft_max or (_NGRAM_DRAFT_TOKENS if has_ngrams else _DRAFT_TOKENS)
+
+    @property
+    def decode_tokens(self) -> int:
+        """Most tokens of a batch in which every request goes on: one of each, and its draft."""
+        return self.n_parallel * (1 + self.n_draft)
+
+    @property
     def fewest_batch_tokens(self) -> int:
-        """The smallest logical batch: one token of every request at once."""
-        return max(_FEWEST_TOKENS, self.n_parallel)
+        """The smallest logical batch."""
+        return max(_FEWEST_TOKENS, self.decode_tokens)
+
+    @property
+    def fewest_ubatch_tokens(self) -> int:
+        """The smallest physical batch: embeddings are computed in one piece, and the engine keeps together
+        what a model's own layers may have to take back."""
+        if self.embeddings:
+            return self.fewest_batch_tokens
+        return self.n_draft + 2 if self.drafts_by_mtp else 1
 
     @property
     def can_shift(self) -> bool:
@@ -92,11 +132,17 @@ class LoadConfig:
         if self.n_ctx is not None and (self.n_ctx < 0 or 0 < self.n_ctx < _FEWEST_TOKENS):
             return f"context size must be 0 (from the model) or at least {_FEWEST_TOKENS}, not {self.n_ctx}"
         if self.n_batch < self.fewest_batch_tokens:
+            drafted = f" and drafts of {self.n_draft}" if self.n_draft else ""
             return (
-                f"batch must be at least {self.fewest_batch_tokens} with {self.n_parallel} requests at once, "
-                f"not {self.n_batch}; use a larger -b or a smaller -np"
+                f"batch must be at least {self.fewest_batch_tokens} with {self.n_parallel} requests at once"
+                f"{drafted}, not {self.n_batch}; use a larger -b or a smaller -np"
             )
-        if self.embeddings and self.n_ubatch < self.fewest_batch_tokens:
+        if self.drafts_by_mtp and self.n_ubatch < self.fewest_ubatch_tokens:
+            return (
+                f"ubatch must be at least {self.fewest_ubatch_tokens} for drafts of {self.n_draft} by the "
+                f"model's own layers, not {self.n_ubatch}; use a larger -ub or a smaller --spec-draft-n-max"
+            )
+        if self.embeddings and self.n_ubatch < self.fewest_ubatch_tokens:
             return (
                 f"ubatch must be at least {self.fewest_batch_tokens} for embeddings with {self.n_parallel} "
                 f"requests at once, not {self.n_ubatch}; use a larger -ub or a smaller -np"
@@ -125,18 +171,53 @@ class LoadConfig:
             return f"V cache type {self.cache_type_v} needs flash attention; drop '-fa off' or use -ctv f16"
         if self.pooling is not None and not self.embeddings:
             return "pooling has no effect without --embeddings; drop it or add --embeddings"
-        return _too_large(
-            context=self.n_ctx,
-            batch=self.n_batch,
-            ubatch=self.n_ubatch,
-            parallel=self.n_parallel,
-            threads=self.n_threads,
-            batch_threads=self.n_threads_batch,
-            context_checkpoints=self.ctx_checkpoints,
-            cache_reuse=self.cache_reuse_tokens,
-            sse_ping_interval=self.sse_ping_s,
-            max_experts=self.max_experts,
+        return (
+            self._validate_drafts()
+            or self._validate_saving()
+            or _too_large(
+                context=self.n_ctx,
+                batch=self.n_batch,
+                ubatch=self.n_ubatch,
+                parallel=self.n_parallel,
+                threads=self.n_threads,
+                batch_threads=self.n_threads_batch,
+                context_checkpoints=self.ctx_checkpoints,
+                cache_reuse=self.cache_reuse_tokens,
+                sse_ping_interval=self.sse_ping_s,
+                max_experts=self.max_experts,
+            )
         )
+
+    def _validate_saving(self) -> str | None:
+        if self.slot_save_path is None:
+            return None
+        if self.embeddings:
+            return "embeddings keep nothing in a slot; drop --slot-save-path"
+        if {"draft-simple", "draft-mtp"} & set(self.draft_sources):
+            return "a saved slot does not hold what a drafting model knows; drop one of the two"
+        return None
+
+    def _validate_drafts(self) -> str | None:
+        for name in self.spec_types:
+            if name not in SPEC_TYPES:
+                return f"speculative decoding {name!r} is unknown; choose one of {', '.join(SPEC_TYPES)}"
+        if self.draft_sources and self.embeddings:
+            return "embeddings are not decoded, so nothing can be drafted; drop --spec-type and -md"
+        if "draft-simple" in self.draft_sources and self.draft_model is None:
+            return "draft-simple needs a draft model; name one with -md"
+        if self.draft_model is not None and "draft-simple" not in self.draft_sources:
+            return "a draft model has no effect without --spec-type draft-simple; drop -md or add it"
+        if self.drafts_by_mtp and self.draft_model is not None:
+            return "draft-mtp and a draft model cannot be used together; drop one of the two"
+        if self.n_draft_max is not None and not 1 <= self.n_draft_max <= _MOST_DRAFT_TOKENS:
+            return f"draft tokens must be 1 to {_MOST_DRAFT_TOKENS}, not {self.n_draft_max}"
+        for name, is_set in (
+            ("a limit of draft tokens", self.n_draft_max is not None),
+            ("drafting always", self.draft_always),
+        ):
+            if is_set and not self.draft_sources:
+                return f"{name} has no effect where nothing drafts; add --spec-type or -md"
+        return None
 
 
 def _too_large(**counts: int | None) -> str | None:

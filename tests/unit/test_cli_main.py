@@ -68,7 +68,7 @@ def test_help_and_version() -> None:
         ),
         (("plan", "x.gguf", "-mg", "0"), 2, "no such option: -mg; guanaco plan --help lists them"),
         (("plan", "x.gguf", "-ot=exps=CPU"), 2, "no such option: -ot"),
-        (("run", "x.gguf", "-md", "d.gguf"), 2, "--model-draft is not in this version"),
+        (("run", "x.gguf", "--slot-save-path", "no-such-folder"), 2, "'no-such-folder' is no folder"),
         (("run", "x.gguf", "hello", "--embeddings"), 2, "use it with guanaco serve"),
         (("plan", "x.gguf", "--card", "8GiB"), 2, "--card is not in this version"),
         (("serve", "/"), 2, "/ is a folder"),

@@ -26,7 +26,7 @@ from guanaco.cli.main import cli
 from guanaco.cli.summary import RunFacts, run_json
 from guanaco.config import LoadConfig, SamplingConfig, ServeConfig
 from guanaco.engine.engine import Engine
-from guanaco.engine.native import NativeStats
+from guanaco.engine.native import DraftCounts, NativeStats
 from guanaco.hardware.facts import Hardware
 from guanaco.planner.placement import plan as make_plan
 from guanaco.planner.plan import Plan
@@ -52,6 +52,7 @@ GROUP_TITLES = {
     "serve": "Flags for serving",
 }
 SHARED = {flag: setting for setting in table.SETTINGS for flag in setting.flags}
+DRAFTING = DraftCounts(9, 2, 5)
 DEFAULTS = {
     f"{group}.{field.name}": field.default
     for group, config in (("load", LoadConfig), ("sampling", SamplingConfig), ("serve", ServeConfig))
@@ -150,7 +151,7 @@ def test_the_json_of_run_and_plan(plan: Plan) -> None:
     assert named_in("plan") == keys_of({**plan_shape, "details": {}})
     stats = native_stats()
     answer = Answer("text", "", (1,), "stop", 1, 1.0, 1, 1.0)
-    facts = RunFacts(plan, "lru", "auto", (), 1.0, 1, stats, stats, (answer,))
+    facts = RunFacts(plan, "lru", "auto", (), 1.0, 1, stats, stats, (answer,), ("ngram-mod",), DRAFTING)
     assert named_in("run, demo") == keys_of({**run_json(facts, plan_shape), "plan": {}})
 
 
@@ -189,7 +190,7 @@ def test_endpoints() -> None:
 def test_metrics(plan: Plan) -> None:
     counts = RequestCounts()
     counts.answered["/v1/completions", 200] += 1
-    text = metrics.render(metrics.Snapshot("m", True, 1.0, plan, 1, native_stats(), counts))
+    text = metrics.render(metrics.Snapshot("m", True, 1.0, plan, 1, native_stats(), counts, 0, DRAFTING))
     served = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
     rows = markdown.rows(markdown.section(HTTP_PAGE, "Metrics"))
     assert {row[0].strip("`"): row[1] for row in rows} == served

@@ -103,6 +103,7 @@ def world(words: Sequence[str] = (), environment: Mapping[str, str] | None = Non
             policy=config.policy,
             pilot=config.pilot,
             pilot_mass=config.pilot_mass,
+            draft_always=config.draft_always,
         ),
     )
 
@@ -142,12 +143,13 @@ def uses_imatrix(w: World) -> bool:
     return "imatrix" in prior_of(Loadable(demo_with_imatrix(), w.config, w.plan)).sources
 
 
-def speculation(w: World) -> list[int]:
-    return [kind.value for kind in w.params.speculative.types]
+def speculation(w: World) -> list[str]:
+    return [kind.name.removeprefix("COMMON_SPECULATIVE_TYPE_") for kind in w.params.speculative.types]
 
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 - refused without a key
 NOT_A_COUNT = ("5_12", "many", "1.5", "")
+NGRAMS = ("--spec-type", "ngram-simple")
 STREAM = ("--load-mode", "streaming")
 
 CASES = {
@@ -185,6 +187,8 @@ CASES = {
     "--context-shift": Case("load.ctx_shift", "", lambda w: w.params.ctx_shift, True),
     "--cache-reuse": Case("load.cache_reuse_tokens", "64", lambda w: w.params.n_cache_reuse, 64, "0",
                           (*NOT_A_COUNT, "-1")),
+    "--slot-save-path": Case("load.slot_save_path", tempfile.gettempdir(), lambda w: w.params.slot_save_path,
+                             f"{tempfile.gettempdir()}/", "/", ("/no/such/folder", __file__, "")),
     "--sse-ping-interval": Case("load.sse_ping_s", "7", lambda w: w.params.sse_ping_interval, 7, "-1",
                                 (*NOT_A_COUNT, "-2")),
     "--embeddings": Case("load.embeddings", "", lambda w: w.params.embedding, True),
@@ -194,8 +198,13 @@ CASES = {
     "--chat-template": Case("load.chat_template", "chatml", lambda w: w.params.chat_template, "chatml",
                             "llama2"),
     "-a": Case("load.alias", "parrot", lambda w: w.params.model_alias, {"parrot"}, "finch", ("a,b", " ")),
-    "--spec-type": Case("load.spec_type", "none", speculation, [0], "none",
-                        ("draft-simple", "ngram-cache")),
+    "--spec-type": Case("load.spec_types", "ngram-mod, ngram-simple", speculation,
+                        ["NGRAM_MOD", "NGRAM_SIMPLE"], "none", ("draft-simple", "ngram-cache", "fast", "")),
+    "-md": Case("load.draft_model", "d.gguf", lambda w: w.params.speculative.draft.mparams.path, "d.gguf",
+                "e.gguf"),
+    "--spec-draft-n-max": Case("load.n_draft_max", "5", lambda w: w.params.speculative.ngram_simple.size_m, 5,
+                               "7", (*NOT_A_COUNT, "0", "65"), NGRAMS),
+    "--draft-always": Case("load.draft_always", "", line("draft_always"), "draft_always 1", extra=NGRAMS),
     "-s": Case("sampling.seed", "7", lambda w: w.params.sampling.seed, 7, "8", (*NOT_A_COUNT, "-2")),
     "--temp": Case("sampling.temperature", "0.5", lambda w: w.params.sampling.temp, 0.5, "0",
                    ("hot", "-1", "inf", "nan")),
@@ -374,8 +383,7 @@ def test_what_comes_later_is_refused_with_its_name(word: str) -> None:
 def test_the_refused_names_are_the_announced_ones() -> None:
     names = {name for row in LATER for name in (*row.flags, *row.variables)}
     assert names == {
-        "-hf", "-hfr", "--hf-repo", "LLAMA_ARG_HF_REPO", "-md", "--model-draft", "LLAMA_ARG_MODEL_DRAFT",
-        "--slot-save-path", "LLAMA_ARG_SLOT_SAVE_PATH",
+        "-hf", "-hfr", "--hf-repo", "LLAMA_ARG_HF_REPO",
     }  # fmt: skip
 
 
@@ -394,6 +402,17 @@ def test_an_empty_variable_is_no_value(variable: str) -> None:
         (["--pooling", "mean"], "no effect without --embeddings"),
         (["--host", "192.168.1.5"], "set --api-key as well"),
         (["-b", "3", "-np", "4"], "batch must be at least 4"),
+        (["-b", "17", "-np", "2", *NGRAMS], "at least 18 with 2 requests at once and drafts of 8"),
+        (["--spec-type", "draft-mtp", "-ub", "4"], "ubatch must be at least 5 for drafts of 3"),
+        (["--spec-type", "draft-simple"], "needs a draft model; name one with -md"),
+        (["--spec-type", "draft-mtp", "-md", "d.gguf"], "no effect without --spec-type draft-simple"),
+        (["--spec-type", "draft-mtp,draft-simple", "-md", "d.gguf"], "cannot be used together"),
+        (["--spec-type", "none", "-md", "d.gguf"], "no effect without --spec-type draft-simple"),
+        (["--embeddings", *NGRAMS], "embeddings are not decoded"),
+        (["--embeddings", "--slot-save-path", "/"], "keep nothing in a slot"),
+        (["--slot-save-path", "/", "-md", "d.gguf"], "does not hold what a drafting model knows"),
+        (["--draft-always"], "no effect where nothing drafts"),
+        (["--spec-draft-n-max", "4"], "no effect where nothing drafts"),
         (["--embeddings", "-ub", "3", "-np", "4"], "ubatch must be at least 4 for embeddings"),
     ],
 )

@@ -15,7 +15,7 @@ from guanaco.hardware.facts import Hardware
 from guanaco.model.map import ModelMap, build_model_map
 from guanaco.planner.budget import refuse_hopeless_context
 from guanaco.planner.contexts import report_request
-from guanaco.planner.placement import plan
+from guanaco.planner.placement import plan, refuse_drafts
 from guanaco.planner.plan import Plan
 
 
@@ -39,14 +39,16 @@ def prepare(
     """Raises ModelError, UsageError, EngineError, or BudgetError with the smallest budget that works."""
     model = model or read_model(config.model)
     hardware = hardware or detect(config.model)
+    refuse_drafts(model, config)
+    draft = None if config.draft_model is None else read_model(config.draft_model)
     refuse_hopeless_context(model, hardware, config)
     report = engine_report(
         model,
-        report_request(model, hardware, config),
+        report_request(model, hardware, config, draft),
         environment=os.environ,
         cache_dir=cache_directory(os.environ),
     )
-    return Loadable(model, config, plan(model, hardware, config, report))
+    return Loadable(model, config, plan(model, hardware, config, report, draft))
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path | None:

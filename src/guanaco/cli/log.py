@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from guanaco.config import LoadConfig
-from guanaco.engine.native import NativeStats
+from guanaco.engine.native import DraftCounts, NativeStats
 from guanaco.model.map import ModelMap
 from guanaco.planner.plan import Plan
 from guanaco.units import format_bytes
@@ -93,6 +93,15 @@ def final_line(stats: NativeStats, prior: Sequence[str]) -> str:
         line += f", {' and '.join(prior)} prior used"
     line += f"{_early(stats)}, bytes_read={stats.bytes_read}, unmanaged={stats.unmanaged}"
     return f"{line}, read_errors={stats.read_errors}" if stats.read_errors else line
+
+
+def drafting_line(sources: Sequence[str], counts: DraftCounts) -> str:
+    """What drafting brought, and how often it rested."""
+    line = (
+        f"[guanaco] drafts by {', '.join(sources)}: {counts.accepted} tokens right "
+        f"in {counts.steps - counts.rests} steps"
+    )
+    return f"{line}, {counts.rests} steps without because drafts did not pay" if counts.rests else line
 
 
 def io_line(stats: NativeStats) -> str:

@@ -70,6 +70,8 @@ class Session:
             before=self._before,
             after=self.engine.stats(),
             answers=tuple(self._answers),
+            draft_sources=self.engine.spec.config.draft_sources,
+            drafting=self.engine.drafting(),
         )
 
     def _keep(self, answer: Answer) -> Answer:
@@ -119,4 +121,7 @@ def log_cache(stats: NativeStats, loadable: Loadable) -> None:
 def log_end(engine: Engine, loadable: Loadable, prior: Prior) -> None:
     """The last line, and what is remembered for the next time."""
     log_stats(engine, lambda stats: log.final_line(stats, prior.sources))
+    drafting = engine.drafting()
+    if drafting is not None:
+        log.logger.info("%s", log.drafting_line(engine.spec.config.draft_sources, drafting))
     remember_use(loadable, engine)

@@ -79,7 +79,7 @@ def model_path(argument: str | None, given: Mapping[str, object], resolved: Reso
 
 
 def load_config(model: Path, resolved: Resolved) -> LoadConfig:
-    given = {name: value for name, value in resolved.group("load").items() if name != "spec_type"}
+    given = resolved.group("load")
     if given.get("n_parallel", 1) is None:
         del given["n_parallel"]
     return _valid(LoadConfig(model=model, **given), "load", resolved)

@@ -12,7 +12,7 @@ from typing import Any
 
 from guanaco.cli.chat import Answer
 from guanaco.cli.log import churn, hit_rate, without_read
-from guanaco.engine.native import NativeStats
+from guanaco.engine.native import DraftCounts, NativeStats
 from guanaco.planner.plan import Plan
 from guanaco.units import format_bytes
 
@@ -30,6 +30,8 @@ class RunFacts:
     before: NativeStats | None
     after: NativeStats | None
     answers: Sequence[Answer]
+    draft_sources: Sequence[str] = ()
+    drafting: DraftCounts | None = None
 
     @property
     def tokens_processed(self) -> int:
@@ -77,6 +79,7 @@ def run_json(facts: RunFacts, plan_json: dict[str, Any]) -> dict[str, Any]:
             "peak_bytes": facts.peak_bytes,
         },
         "streaming": streaming_json(facts),
+        "drafting": drafting_json(facts),
         "plan": plan_json,
     }
     if answer.reasoning:
@@ -116,6 +119,13 @@ def streaming_json(facts: RunFacts) -> dict[str, Any] | None:
         "prior": list(facts.prior),
         "preloaded": stats.preloaded,
     }
+
+
+def drafting_json(facts: RunFacts) -> dict[str, Any] | None:
+    """Steps of decoding, those without a draft because it did not pay, and drafted tokens that were right."""
+    if facts.drafting is None:
+        return None
+    return {"sources": list(facts.draft_sources), **vars(facts.drafting)}
 
 
 def pilot_json(mode: str, stats: NativeStats) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guanaco.cli import values
-from guanaco.config import IO_MODES, KV_TYPES, LOAD_MODES, POLICIES, POOLING
+from guanaco.config import IO_MODES, KV_TYPES, LOAD_MODES, POLICIES, POOLING, SPEC_TYPES
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,8 @@ SETTINGS: tuple[Setting, ...] = (
          "End the answer there (default).", is_switch=True, meanings=((True, False),)),
     _row("load.cache_reuse_tokens", "--cache-reuse", "LLAMA_ARG_CACHE_REUSE", values.integer, "N",
          "Reuse pieces of an earlier prompt of at least N tokens at another place; 0: off."),
+    _row("load.slot_save_path", "--slot-save-path", "LLAMA_ARG_SLOT_SAVE_PATH", values.folder, "DIR",
+         "Folder where clients may save slots and take them back from."),
     _row("load.sse_ping_s", "--sse-ping-interval", "LLAMA_ARG_SSE_PING_INTERVAL", values.integer, "SECONDS",
          "Comment on a stream that is silent so long; -1: never. Default: the engine's."),
     _row("load.embeddings", "--embeddings --embedding", "LLAMA_ARG_EMBEDDINGS", values.boolean, "",
@@ -135,8 +137,16 @@ SETTINGS: tuple[Setting, ...] = (
          "Chat template, or the name of a built-in one. Default: the model's."),
     _row("load.alias", "-a --alias", "LLAMA_ARG_ALIAS", values.single_name, "NAME",
          "Name of the model in answers."),
-    _row("load.spec_type", "--spec-type", "LLAMA_ARG_SPEC_TYPE", values.only("none", "speculative decoding"),
-         "TYPE", "Speculative decoding; none in this version."),
+    # Speculative decoding.
+    _row("load.spec_types", "--spec-type", "LLAMA_ARG_SPEC_TYPE", values.choices(*SPEC_TYPES), "TYPE,...",
+         "What drafts tokens ahead: draft-simple (-md), draft-mtp (the model's own layers), or ngram-simple, "
+         "ngram-map-k, ngram-map-k4v, ngram-mod (earlier text). Default: none."),
+    _row("load.draft_model", "-md --model-draft --spec-draft-model", "LLAMA_ARG_SPEC_DRAFT_MODEL",
+         values.path, "FILE", "A small model that drafts; it is held in RAM whole."),
+    _row("load.n_draft_max", "--spec-draft-n-max", "LLAMA_ARG_SPEC_DRAFT_N_MAX", values.integer, "N",
+         "Tokens of a draft, of n-grams too. Default: 3, or 8 where n-grams draft."),
+    _row("load.draft_always", "--draft-always", "", values.boolean, "",
+         "Draft although it does not pay; by default drafting rests then.", is_switch=True),
     # How tokens are picked.
     _row("sampling.seed", "-s --seed", "", values.integer, "N", "Random seed; -1: random."),
     _row("sampling.temperature", "--temp --temperature", "LLAMA_ARG_TEMPERATURE", values.number, "T",
@@ -154,9 +164,6 @@ SETTINGS: tuple[Setting, ...] = (
     # Known, but not yet.
     _later("-hf -hfr --hf-repo", "LLAMA_ARG_HF_REPO",
            "download the model yourself and name its .gguf file"),
-    _later("--slot-save-path", "LLAMA_ARG_SLOT_SAVE_PATH",
-           "a damaged file of saved slots ends the engine; leave it out"),
-    _later("-md --model-draft", "LLAMA_ARG_MODEL_DRAFT", "speculative decoding; leave the draft model out"),
 )  # fmt: skip
 
 

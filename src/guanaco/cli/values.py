@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from guanaco.units import MIB, parse_size
 
@@ -109,12 +111,24 @@ def choice(*allowed: str) -> Parser:
     return parse
 
 
-def only(allowed: str, subject: str) -> Parser:
-    """One value for now: the others come with later versions."""
+def choices(*allowed: str) -> Parser:
+    """Several, with commas."""
 
-    def parse(word: str) -> str:
-        if word != allowed:
-            raise ValueError(f"{subject} {word!r} is not in this version; use {allowed}")
-        return word
+    def parse(words: str) -> tuple[str, ...]:
+        return tuple(str(choice(*allowed)(word.strip())) for word in words.split(","))
 
     return parse
+
+
+def path(word: str) -> Path:
+    return Path(word)
+
+
+def folder(word: str) -> Path:
+    """One that is there and can be written to."""
+    found = Path(word)
+    if not word or not found.is_dir():
+        raise ValueError(f"{word!r} is no folder; make it, or name another")
+    if not os.access(found, os.W_OK | os.X_OK):
+        raise ValueError(f"{word!r} cannot be written to; change that, or name another")
+    return found.absolute()

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from guanaco.engine.capi import ContextParams, Llama, library_path
 from guanaco.engine.llama import ENGINE_VERSION
@@ -34,6 +35,7 @@ _CACHE_TYPES = {
 }
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _LOAD_MODE_NONE = 0
+_MTP_CONTEXT = 1
 _LOG_INFO, _LOG_ERROR = 2, 4
 _KEPT_ERRORS = 3
 
@@ -130,23 +132,42 @@ def answer(question: DryRun) -> EngineReport:
     """Run here, in this process. Raises EngineError with the engine's words when it refuses the model."""
     log: list[tuple[int, str]] = []
     llama = Llama(library_path(), lambda level, text: log.append((level, text)) if level > 1 else None)
-    params = llama.model_params()
-    params.no_alloc, params.load_mode, params.n_gpu_layers = True, _LOAD_MODE_NONE, 0
-    params.use_extra_bufts = False
-    model = llama.load_model(question.model.encode(), params)
-    if not model:
-        raise EngineError(f"llama.cpp cannot load the model: {_last_words(log)}")
-    rows = []
-    for n_ctx, n_ubatch in question.request.contexts:
+    request = question.request
+
+    def load(path: str, what: str) -> Any:
+        params = llama.model_params()
+        params.no_alloc, params.load_mode, params.n_gpu_layers = True, _LOAD_MODE_NONE, 0
+        params.use_extra_bufts, params.load_mtp = False, request.has_mtp
+        model = llama.load_model(path.encode(), params)
+        if not model:
+            raise EngineError(f"llama.cpp cannot load the {what}: {_last_words(log)}")
+        return model
+
+    def new_context(model: Any, params: ContextParams, what: str) -> tuple[Any, ContextBytes]:
         log.clear()
-        context = llama.new_context(model, _context_params(llama, question.request, n_ctx, n_ubatch))
+        context = llama.new_context(model, params)
         if not context:
             raise EngineError(
-                f"llama.cpp cannot make a context of {n_ctx} tokens (ubatch {n_ubatch}): {_last_words(log)}"
+                f"llama.cpp cannot make a {what} of {params.n_ctx} tokens (ubatch {params.n_ubatch}): "
+                f"{_last_words(log)}"
             )
-        rows.append(parse_sizes((text for _, text in log), n_ctx, n_ubatch))
+        return context, parse_sizes((text for _, text in log), params.n_ctx, params.n_ubatch)
+
+    model = load(question.model, "model")
+    drafter = load(request.draft_model, "draft model") if request.draft_model is not None else None
+    rows = []
+    for n_ctx, n_ubatch in request.contexts:
+        context, row = new_context(model, _context_params(llama, request, n_ctx, n_ubatch), "context")
+        if drafter or request.has_mtp:
+            params = _draft_params(llama, request, n_ctx, n_ubatch, context)
+            draft_context, draft_row = new_context(drafter or model, params, "draft context")
+            row = added(row, draft_row)
+            llama.free_context(draft_context)
+        rows.append(row)
         llama.free_context(context)
-    llama.free_model(model)
+    for loaded in (drafter, model):
+        if loaded:
+            llama.free_model(loaded)
     repacked = {
         name for feature, names in _REPACK_TYPES.items() if llama.has_cpu_feature(feature) for name in names
     }
@@ -159,7 +180,12 @@ def _context_params(llama: Llama, request: ReportRequest, n_ctx: int, n_ubatch: 
     params.n_ctx, params.n_ubatch = n_ctx, n_ubatch
     params.n_batch = n_ubatch if request.embeddings else request.n_batch
     params.n_seq_max = request.n_parallel
-    params.n_outputs_max = params.n_batch if request.embeddings else request.n_parallel
+    per_sequence = 1 + request.n_draft
+    params.n_outputs_max = (
+        params.n_batch if request.embeddings else min(params.n_batch, request.n_parallel * per_sequence)
+    )
+    params.n_outputs_max_per_seq = min(params.n_batch, per_sequence)
+    params.n_rs_seq = request.n_draft if request.has_mtp else 0
     params.n_threads = params.n_threads_batch = request.n_threads
     params.type_k = _CACHE_TYPES[request.cache_type_k]
     params.type_v = _CACHE_TYPES[request.cache_type_v]
@@ -168,6 +194,31 @@ def _context_params(llama: Llama, request: ReportRequest, n_ctx: int, n_ubatch: 
     params.swa_full = False
     params.op_offload = False
     return params
+
+
+def _draft_params(
+    llama: Llama, request: ReportRequest, n_ctx: int, n_ubatch: int, target: Any
+) -> ContextParams:
+    """The drafter's context beside the target's, as the worker's server makes it."""
+    params = _context_params(llama, request, n_ctx, n_ubatch)
+    params.n_outputs_max, params.n_outputs_max_per_seq, params.n_rs_seq = request.n_parallel, 1, 0
+    params.type_k = params.type_v = _CACHE_TYPES["f16"]
+    params.ctx_type = _MTP_CONTEXT if request.has_mtp else 0
+    params.ctx_other = target
+    return params
+
+
+def added(one: ContextBytes, other: ContextBytes) -> ContextBytes:
+    """Both at once. A checkpoint copies of both what cannot be rolled back."""
+    return ContextBytes(
+        n_ctx=one.n_ctx,
+        n_ubatch=one.n_ubatch,
+        kv_bytes=one.kv_bytes + other.kv_bytes,
+        window_bytes=one.window_bytes + other.window_bytes,
+        state_bytes=one.state_bytes + other.state_bytes,
+        compute_bytes=one.compute_bytes + other.compute_bytes,
+        output_bytes=one.output_bytes + other.output_bytes,
+    )
 
 
 def _last_words(log: list[tuple[int, str]]) -> str:

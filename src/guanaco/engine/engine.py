@@ -24,7 +24,7 @@ from guanaco.engine.cpus import one_each
 from guanaco.engine.heat import HeatFile, LayerHeat
 from guanaco.engine.launch import RunFiles, worker_environment
 from guanaco.engine.memory import PeakMeter, resident_bytes
-from guanaco.engine.native import NativeStats, StatsFile
+from guanaco.engine.native import DraftCounts, NativeStats, StatsFile
 from guanaco.engine.process import WorkerProcess
 from guanaco.engine.spin import spin_count
 from guanaco.errors import EngineError, GuanacoError, WorkerDiedError
@@ -63,8 +63,9 @@ class EngineSpec:
 
     @property
     def is_preloaded(self) -> bool:
-        """A benchmark's peer is not streamed, but its routing is replayed by the same library."""
-        return self.is_streaming or bool(self.native_extra)
+        """A benchmark's peer is not streamed, but its routing is replayed by the same library, and whether
+        drafting pays is measured by it."""
+        return self.is_streaming or bool(self.native_extra) or bool(self.config.draft_sources)
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,17 @@ class Engine:
 
     def stats(self) -> NativeStats | None:
         """Counters of the expert store, after the end the last known ones; None without streaming."""
+        counters = self._counters()
+        return counters if self.spec.is_streaming or self.spec.native_extra else None
+
+    def drafting(self) -> DraftCounts | None:
+        """How drafting goes, after the end how it went; None where nothing drafts."""
+        counters = self._counters()
+        if counters is None or not self.spec.config.draft_sources:
+            return None
+        return DraftCounts(counters.draft_steps, counters.draft_rests, counters.draft_accepted)
+
+    def _counters(self) -> NativeStats | None:
         if self._files is not None and self._stats_file is not None:
             with contextlib.suppress(FileNotFoundError):  # another thread is just stopping it
                 self._last_stats = self._stats_file.read() or self._last_stats
@@ -266,7 +278,14 @@ class Engine:
             pilot=self.spec.config.pilot,
             pilot_mass=self.spec.config.pilot_mass,
             batch_threads=self.spec.config.n_threads_batch,
-            **self.spec.native_extra,
+            **{
+                "decode_tokens": self.spec.config.decode_tokens,
+                "has_mtp": self.spec.config.drafts_by_mtp,
+                "draft_always": self.spec.config.draft_always,
+                # Without streaming or a replay the library is there for the drafts alone.
+                "manage": self.spec.is_streaming or bool(self.spec.native_extra),
+                **self.spec.native_extra,
+            },
         )
         with self._files.writing():
             self._files.plan.write_text(text)
@@ -308,6 +327,7 @@ class Engine:
             client.call("/embedding", {"content": "a"})
         else:
             client.call("/completion", {"prompt": [0], "n_predict": 1, "cache_prompt": False})
+        self._prove_drafting(client)
         if not self.spec.is_streaming:
             return
         stats = self.stats()
@@ -319,4 +339,17 @@ class Engine:
                 f"{': ' + stats.last_error if stats.last_error else ''}; use --load-mode mmap for this model",
                 groups_bound=stats.groups_bound,
                 groups_expected=stats.groups_expected,
+            )
+
+    def _prove_drafting(self, client: EngineClient) -> None:
+        """A drafter that the engine cannot use is a failed load: it would go on without, and say nothing."""
+        sources = self.spec.config.draft_sources
+        if not sources:
+            return
+        if not all(slot.get("speculative") for slot in client.call("/slots")):
+            draft = self.spec.config.draft_model
+            what = f"the draft model {draft.name}" if draft is not None else ", ".join(sources)
+            raise EngineError(
+                f"the engine cannot draft with {what} for {self.spec.model_map.name}: their vocabularies "
+                "differ, or the model cannot take tokens back; use another, or leave it out"
             )

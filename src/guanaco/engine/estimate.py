@@ -25,7 +25,7 @@ from guanaco.model.map import ModelMap
 from guanaco.planner.report import EngineReport, ReportRequest
 
 _TIMEOUT_S = 120.0
-_CACHE_FORMAT = 1
+_CACHE_FORMAT = 2
 _SHOWN_STDERR_CHARS = 300
 
 
@@ -42,6 +42,8 @@ def engine_report(
     Raises EngineError when the engine refuses the model or dies on it.
     """
     _check_name(model.files[0].path)
+    if request.draft_model is not None:
+        _check_name(Path(request.draft_model))
     path = None if cache_dir is None else cache_dir / f"{_key(model, request)}.json"
     kept = _load(path)
     if kept is not None:

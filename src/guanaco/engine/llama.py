@@ -53,6 +53,10 @@ class WorkerSettings:
     embeddings: bool
     pooling: str | None
     chat_template: str | None
+    slot_save_path: str | None
+    draft_sources: tuple[str, ...]
+    draft_model_path: str | None
+    n_draft: int
     sampling: SamplingConfig
     verbose: bool
     warmup: bool
@@ -65,6 +69,7 @@ class WorkerSettings:
     def from_json(cls, text: str) -> WorkerSettings:
         fields = json.loads(text)
         fields["sampling"], fields["cpus"] = SamplingConfig(**fields["sampling"]), tuple(fields["cpus"])
+        fields["draft_sources"] = tuple(fields["draft_sources"])
         return cls(**fields)
 
 
@@ -106,6 +111,10 @@ def worker_settings(
         embeddings=config.embeddings,
         pooling=config.pooling,
         chat_template=config.chat_template,
+        slot_save_path=None if config.slot_save_path is None else f"{config.slot_save_path}/",
+        draft_sources=config.draft_sources,
+        draft_model_path=None if config.draft_model is None else str(config.draft_model),
+        n_draft=config.n_draft,
         sampling=sampling,
         verbose=verbose,
         warmup=warmup,
@@ -170,6 +179,8 @@ def common_params(settings: WorkerSettings, engine: Any) -> Any:
     params.n_ctx_checkpoints = settings.ctx_checkpoints
     params.ctx_shift = settings.ctx_shift
     params.n_cache_reuse = settings.cache_reuse_tokens
+    if settings.slot_save_path is not None:
+        params.slot_save_path = settings.slot_save_path
     if settings.sse_ping_s is not None:
         params.sse_ping_interval = settings.sse_ping_s
     params.n_gpu_layers = 0  # this engine build has no card
@@ -191,6 +202,7 @@ def common_params(settings: WorkerSettings, engine: Any) -> Any:
         params.pooling_type = engine.llama_pooling_type[name]
     if settings.chat_template is not None:
         params.chat_template = settings.chat_template
+    _apply_drafting(params.speculative, settings, engine)
     _apply_sampling(params, settings.sampling, engine)
     return params
 
@@ -218,6 +230,23 @@ def _kv_type(engine: Any, name: str) -> Any:
 def _flash_attn(engine: Any, name: str) -> Any:
     word = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[name]
     return engine.llama_flash_attn_type[f"LLAMA_FLASH_ATTN_TYPE_{word}"]
+
+
+def _apply_drafting(speculative: Any, settings: WorkerSettings, engine: Any) -> None:
+    """``speculative``: the engine's ``CommonParamsSpeculative``."""
+    if not settings.draft_sources:
+        return
+    kinds = engine.common_speculative_type
+    speculative.types = [
+        kinds[f"COMMON_SPECULATIVE_TYPE_{name.upper().replace('-', '_')}"] for name in settings.draft_sources
+    ]
+    speculative.draft.n_max = settings.n_draft
+    if settings.draft_model_path is not None:
+        speculative.draft.mparams.path = settings.draft_model_path
+    for ngrams in (speculative.ngram_simple, speculative.ngram_map_k, speculative.ngram_map_k4v):
+        ngrams.size_m = settings.n_draft
+    speculative.ngram_mod.n_max = settings.n_draft
+    speculative.ngram_mod.n_min = min(speculative.ngram_mod.n_min, settings.n_draft)
 
 
 def _apply_sampling(params: Any, sampling: SamplingConfig, engine: Any) -> None:

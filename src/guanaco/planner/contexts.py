@@ -48,18 +48,18 @@ def context_ladder(model: ModelMap, config: LoadConfig) -> tuple[int, ...]:
 
 
 def ubatch_ladder(model: ModelMap, config: LoadConfig) -> tuple[int, ...]:
-    """Batch sizes to choose from, ascending: what was asked for, then powers of two down to one token.
-
-    Embeddings are computed in one piece, so there the smallest is the smallest logical batch.
-    """
-    fewest = config.fewest_batch_tokens if config.embeddings else 1
+    """Batch sizes to choose from, ascending: what was asked for, then powers of two down to the fewest."""
+    fewest = config.fewest_ubatch_tokens
     most = max(fewest, min(config.n_ubatch, config.n_batch, context_ladder(model, config)[0]))
     steps = [1 << bit for bit in range(most.bit_length()) if fewest <= 1 << bit < most]
     return (*steps, most)
 
 
-def report_request(model: ModelMap, hardware: Hardware, config: LoadConfig) -> ReportRequest:
-    """What to ask the engine before planning."""
+def report_request(
+    model: ModelMap, hardware: Hardware, config: LoadConfig, draft: ModelMap | None = None
+) -> ReportRequest:
+    """What to ask the engine before planning. ``draft``: the draft model."""
+    files = () if draft is None else draft.files
     contexts, batches = context_ladder(model, config), ubatch_ladder(model, config)
     return ReportRequest(
         contexts=(*((size, batches[-1]) for size in contexts), *((contexts[0], n) for n in batches[:-1])),
@@ -70,6 +70,10 @@ def report_request(model: ModelMap, hardware: Hardware, config: LoadConfig) -> R
         cache_type_v=config.cache_type_v,
         flash_attn=config.flash_attn,
         embeddings=config.embeddings,
+        n_draft=config.n_draft,
+        has_mtp=config.drafts_by_mtp,
+        draft_model=str(files[0].path) if files else None,
+        draft_identity=tuple(number for f in files for number in (f.inode, f.size_bytes, f.mtime_ns)),
     )
 
 

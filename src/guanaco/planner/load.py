@@ -13,7 +13,7 @@ from guanaco.hardware.facts import Hardware
 from guanaco.model.map import ModelMap
 from guanaco.planner.contexts import ContextCosts, context_costs, most_threads_for, n_threads_for
 from guanaco.planner.memory import REPACKABLE_TYPES
-from guanaco.planner.overheads import engine_bytes, headroom_bytes
+from guanaco.planner.overheads import draft_token_bytes, drafter_bytes, engine_bytes, headroom_bytes
 from guanaco.planner.report import EngineReport
 from guanaco.planner.slots import PAGE_BYTES, ExpertClass, expert_classes
 from guanaco.units import MIB
@@ -36,18 +36,27 @@ class Load:
     most_threads: int  # of tokens and prompts
     repack_types: frozenset[str]
     is_reported: bool  # sizes of contexts are the engine's own
+    draft: ModelMap | None = None  # a model that drafts
 
     @classmethod
-    def of(cls, model: ModelMap, hardware: Hardware, config: LoadConfig, report: EngineReport | None) -> Load:
+    def of(
+        cls,
+        model: ModelMap,
+        hardware: Hardware,
+        config: LoadConfig,
+        report: EngineReport | None,
+        draft: ModelMap | None = None,
+    ) -> Load:
         return cls(
             model=model,
             config=config,
             costs=context_costs(model, config, report),
-            classes=expert_classes(model),
+            classes=expert_classes(model, has_mtp=config.drafts_by_mtp),
             n_threads=n_threads_for(config, hardware),
             most_threads=most_threads_for(config, hardware),
             repack_types=REPACKABLE_TYPES if report is None else frozenset(report.repack_types),
             is_reported=report is not None,
+            draft=draft,
         )
 
     @property
@@ -59,6 +68,7 @@ class Load:
         """Everything but weights, slots, context and work buffer."""
         return (
             self.engine_bytes
+            + self.draft_bytes
             + headroom_bytes(budget_bytes)
             + self.checkpoint_share(budget_bytes)
             + self.asked_cache_bytes
@@ -69,14 +79,27 @@ class Load:
         return engine_bytes(self.model, self.most_threads, self.config.n_parallel)
 
     @property
+    def draft_bytes(self) -> int:
+        """A draft model in RAM whole, and what finds drafts; its context is with the model's."""
+        return drafter_bytes(self.config, self.draft)
+
+    def draft_context_bytes(self, n_ctx: int) -> int:
+        """What finds drafts keeps of the text."""
+        return n_ctx * draft_token_bytes(self.config)
+
+    @property
     def asked_cache_bytes(self) -> int:
         """The prompt cache the user asked for."""
         return 0 if self.config.embeddings else self.config.cache_ram_bytes or 0
 
     def context_bytes(self, n_ctx: int, n_ubatch: int) -> int:
-        """A context with the checkpoints that the user asked for."""
+        """A context, what drafts keep of it, and the checkpoints that the user asked for."""
         asked = 0 if self.config.embeddings else self.config.ctx_checkpoints or 0
-        return self.costs.at(n_ctx, n_ubatch).total_bytes + asked * self.checkpoint_bytes(n_ctx, n_ubatch)
+        return (
+            self.costs.at(n_ctx, n_ubatch).total_bytes
+            + self.draft_context_bytes(n_ctx)
+            + asked * self.checkpoint_bytes(n_ctx, n_ubatch)
+        )
 
     def context_share(self, budget_bytes: int, n_ubatch: int) -> int:
         """What the context may take; all of it is set aside, so that a larger context takes no slot."""
@@ -123,13 +146,13 @@ class Load:
         return min(_MOST_CACHE_BYTES, max(0, spare_bytes) // MIB * MIB)
 
 
-def resident_dense_bytes(model: ModelMap) -> int:
-    """Dense weights in whole pages, as the streaming loader holds them: tables read by rows and layers that a
-    plain decode skips are left in the file."""
+def resident_dense_bytes(model: ModelMap, *, has_mtp: bool = False) -> int:
+    """Dense weights in whole pages, as the streaming loader holds them: tables read by rows, and without
+    ``has_mtp`` the layers that a plain decode skips, are left in the file."""
     total = 0
     end_of_last: dict[int, int] = {}
     for item in sorted(model.dense, key=lambda item: (item.file_index, item.offset)):
-        if item.is_lazy_table or item.is_mtp:
+        if item.is_lazy_table or (item.is_mtp and not has_mtp):
             continue
         begin = max(item.offset // PAGE_BYTES * PAGE_BYTES, end_of_last.get(item.file_index, 0))
         end = -(-(item.offset + item.nbytes) // PAGE_BYTES) * PAGE_BYTES

@@ -6,6 +6,7 @@ average: the budget is a promise. Leaves summing up to ``load``.
 
 from __future__ import annotations
 
+from guanaco.config import LoadConfig
 from guanaco.model.map import ModelMap
 from guanaco.units import KIB, MIB
 
@@ -17,6 +18,11 @@ _TENSOR_BYTES = 16 * KIB  # of the graph, the scheduler and the tensor directory
 _SEQUENCE_BYTES = MIB  # of a parallel sequence, beside what grows with the vocabulary
 _SEQUENCE_TOKEN_BYTES = 24  # sampler's candidates of a sequence
 _THREAD_BYTES = 256 * KIB
+_PAGE_BYTES = 4 * KIB
+_DRAFT_TEXT_BYTES = 4  # the server copies a request's tokens for its drafter
+_NGRAM_TABLE_BYTES = 16 * MIB  # the engine's table of hashes, 2^22 of 4 bytes
+_NGRAM_MAP_BYTES = MIB  # of a sequence: 2^18 hashes of 4 bytes
+_NGRAM_KEY_BYTES = 96  # of a token at most: two words, and four values of two
 _HEADROOM_BYTES = 16 * MIB
 _HEADROOM_SHARE = 64  # page tables alone take up to 1/512
 
@@ -33,6 +39,31 @@ def engine_bytes(model: ModelMap, n_threads: int, n_parallel: int) -> int:
         + n_threads * _THREAD_BYTES
         + sum(file.header_bytes for file in model.files)
     )
+
+
+def draft_token_bytes(config: LoadConfig) -> int:
+    """What finds drafts keeps of each token of the context."""
+    if not config.draft_sources:
+        return 0
+    n_maps = sum(name.startswith("ngram-map") for name in config.draft_sources)
+    return _DRAFT_TEXT_BYTES + n_maps * _NGRAM_KEY_BYTES
+
+
+def drafter_bytes(config: LoadConfig, draft: ModelMap | None) -> int:
+    """What drafts, beside its context: a draft model with its vocabulary and graph, tables of n-grams."""
+    total = 0
+    for name in config.draft_sources:
+        if name == "ngram-mod":
+            total += _NGRAM_TABLE_BYTES
+        elif name.startswith("ngram-map"):
+            total += config.n_parallel * _NGRAM_MAP_BYTES
+    if draft is not None:
+        total += (
+            sum(-(-file.size_bytes // _PAGE_BYTES) * _PAGE_BYTES for file in draft.files)
+            + draft.n_vocab * (_TOKEN_BYTES + config.n_parallel * _SEQUENCE_TOKEN_BYTES)
+            + len(draft.gguf.tensors) * _TENSOR_BYTES
+        )
+    return total
 
 
 def headroom_bytes(budget_bytes: int) -> int:

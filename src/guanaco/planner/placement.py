@@ -26,9 +26,18 @@ from guanaco.units import MIB, format_bytes
 _LARGEST_BUDGET_MIB = 1 << 40
 
 
-def plan(model: ModelMap, hardware: Hardware, config: LoadConfig, report: EngineReport | None = None) -> Plan:
-    """How to load ``model``; BudgetError when the budget cannot work, UsageError when a setting cannot."""
-    load = _load(model, hardware, config, report)
+def plan(
+    model: ModelMap,
+    hardware: Hardware,
+    config: LoadConfig,
+    report: EngineReport | None = None,
+    draft: ModelMap | None = None,
+) -> Plan:
+    """How to load ``model``, and ``draft`` beside it.
+
+    BudgetError when the budget cannot work, UsageError when a setting cannot.
+    """
+    load = _load(model, hardware, config, report, draft)
     budget_bytes, ceiling = budget_for(config, hardware), ceiling_of(hardware)
     is_excess = ceiling is not None and not ceiling.holds(budget_bytes)
     chosen = None if is_excess else _choose(load, budget_bytes)
@@ -38,14 +47,35 @@ def plan(model: ModelMap, hardware: Hardware, config: LoadConfig, report: Engine
 
 
 def minimum_budget(
-    model: ModelMap, hardware: Hardware, config: LoadConfig, report: EngineReport | None = None
+    model: ModelMap,
+    hardware: Hardware,
+    config: LoadConfig,
+    report: EngineReport | None = None,
+    draft: ModelMap | None = None,
 ) -> int:
     """The smallest budget that ``plan`` accepts, in whole MiB."""
-    return _smallest_budget(_load(model, hardware, config, report))
+    return _smallest_budget(_load(model, hardware, config, report, draft))
 
 
-def _load(model: ModelMap, hardware: Hardware, config: LoadConfig, report: EngineReport | None) -> Load:
-    load = Load.of(model, hardware, config, report)
+def refuse_drafts(model: ModelMap, config: LoadConfig) -> None:
+    """Raises UsageError when layers are to draft that the model does not have."""
+    has_mtp = any(item.is_mtp for item in model.dense) or any(group.is_mtp for group in model.groups)
+    if config.drafts_by_mtp and not has_mtp:
+        raise UsageError(
+            f"--spec-type draft-mtp: {model.name} has no layers that predict further tokens; "
+            "use another type, or leave it out"
+        )
+
+
+def _load(
+    model: ModelMap,
+    hardware: Hardware,
+    config: LoadConfig,
+    report: EngineReport | None,
+    draft: ModelMap | None,
+) -> Load:
+    refuse_drafts(model, config)
+    load = Load.of(model, hardware, config, report, draft)
     if model.is_moe and load.config.max_experts > 0:
         least = least_experts_per_layer(load)
         if config.max_experts < least:

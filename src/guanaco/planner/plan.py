@@ -34,6 +34,7 @@ class MemoryParts:
     headroom_bytes: int
     expert_bytes: int = 0  # experts of a resident model, in the file's mapping
     repack_bytes: int = 0  # the engine's faster copies of weights
+    draft_bytes: int = 0  # a draft model, or what else finds drafts
 
     @property
     def total_bytes(self) -> int:

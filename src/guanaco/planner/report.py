@@ -38,6 +38,10 @@ class ReportRequest:
     cache_type_v: str
     flash_attn: str
     embeddings: bool
+    n_draft: int = 0  # most tokens of a draft
+    has_mtp: bool = False  # the model's own layers draft, in a context of their own
+    draft_model: str | None = None  # first file of a model that drafts, in a context of its own
+    draft_identity: tuple[int, ...] = ()  # what tells its files from changed ones
 
 
 @dataclass(frozen=True)

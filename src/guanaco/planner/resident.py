@@ -66,6 +66,7 @@ def _plan(load: Load, budget_bytes: int, n_ubatch: int, has_copies: bool, left_b
         headroom_bytes=headroom_bytes(budget_bytes),
         expert_bytes=model.expert_bytes,
         repack_bytes=_copy_bytes(load, has_copies),
+        draft_bytes=load.draft_bytes + load.draft_context_bytes(n_ctx),
     )
     return Plan(
         placement="cpu",
@@ -111,7 +112,8 @@ def _file_bytes(load: Load) -> int:
 
 
 def _copy_bytes(load: Load, has_copies: bool) -> int:
-    return repack_bytes(load.model, load.repack_types) if has_copies else 0
+    models = [load.model, *([] if load.draft is None else [load.draft])]
+    return sum(repack_bytes(model, load.repack_types) for model in models) if has_copies else 0
 
 
 def _work_bytes(load: Load, n_ubatch: int) -> int:

@@ -56,12 +56,23 @@ class ExpertClass:
         return SizeClass(layout.roles, layout.slice_bytes, layout.part_offsets, layout.stride_bytes, slots)
 
 
-def expert_classes(model: ModelMap) -> tuple[ExpertClass, ...]:
-    """The classes of the groups that a plain decode runs, in the order they first appear."""
-    by_key: dict[tuple[tuple[str, int], ...], list[ExpertGroup]] = {}
+_Key = tuple[bool, tuple[tuple[str, int], ...]]
+
+
+def _key(group: ExpertGroup) -> _Key:
+    """Layers that draft have slots of their own: drafts never push out what the model itself uses."""
+    return group.is_mtp, group.slice_key
+
+
+def expert_classes(model: ModelMap, *, has_mtp: bool = False) -> tuple[ExpertClass, ...]:
+    """The classes of the groups that decoding runs, in the order they first appear.
+
+    ``has_mtp``: with the layers that draft.
+    """
+    by_key: dict[_Key, list[ExpertGroup]] = {}
     for group in model.groups:
-        if not group.is_mtp:
-            by_key.setdefault(group.slice_key, []).append(group)
+        if has_mtp or not group.is_mtp:
+            by_key.setdefault(_key(group), []).append(group)
     classes = []
     for groups in by_key.values():
         layers: dict[int, list[ExpertGroup]] = {}
@@ -77,10 +88,14 @@ def expert_classes(model: ModelMap) -> tuple[ExpertClass, ...]:
     return tuple(classes)
 
 
-def group_classes(model: ModelMap) -> tuple[int, ...]:
-    """Class of each of the model's groups; -1 for an MTP group whose sizes no class has."""
-    keys = list(dict.fromkeys(group.slice_key for group in model.groups if not group.is_mtp))
-    return tuple(keys.index(group.slice_key) if group.slice_key in keys else -1 for group in model.groups)
+def group_classes(model: ModelMap, *, has_mtp: bool = False) -> tuple[int, ...]:
+    """Class of each group; -1: an MTP group whose sizes no class has, which nothing runs."""
+
+    def key_of(group: ExpertGroup) -> _Key:
+        return _key(group) if has_mtp else (False, group.slice_key)
+
+    keys = list(dict.fromkeys(key_of(group) for group in model.groups if has_mtp or not group.is_mtp))
+    return tuple(keys.index(key_of(group)) if key_of(group) in keys else -1 for group in model.groups)
 
 
 def arena_bytes(classes: Sequence[ExpertClass], slots: Sequence[int]) -> int:

@@ -87,7 +87,7 @@ def _room(load: Load, budget_bytes: int, n_ubatch: int) -> int:
 def _dense_bytes(load: Load, budget_bytes: int) -> int:
     """Dense weights, and file cache for tables that are read by rows."""
     tables = sum(item.nbytes for item in load.model.dense if item.is_lazy_table)
-    return resident_dense_bytes(load.model) + min(
+    return resident_dense_bytes(load.model, has_mtp=load.config.drafts_by_mtp) + min(
         tables, max(_LAZY_FEWEST_BYTES, budget_bytes // _LAZY_SHARE)
     )
 
@@ -142,9 +142,10 @@ def _plan(load: Load, budget_bytes: int, n_ubatch: int, slots: tuple[int, ...]) 
             staging_bytes=staging_bytes(model),
             prompt_cache_bytes=cache_ram_bytes + checkpoints * load.checkpoint_bytes(n_ctx, n_ubatch),
             headroom_bytes=headroom_bytes(budget_bytes),
+            draft_bytes=load.draft_bytes + load.draft_context_bytes(n_ctx),
         ),
         classes=tuple(item.with_slots(count) for item, count in zip(classes, slots, strict=True)),
-        group_class=group_classes(model),
+        group_class=group_classes(model, has_mtp=config.drafts_by_mtp),
         n_ctx=n_ctx,
         n_parallel=config.n_parallel,
         n_batch=_n_batch(config, n_ubatch),

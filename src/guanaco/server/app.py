@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import PlainTextResponse
 
 from guanaco import __version__
-from guanaco.server import metrics, openai, problems
+from guanaco.server import metrics, openai, problems, slots
 from guanaco.server.browsers import ForBrowsers
 from guanaco.server.openai import Shared
 from guanaco.server.problems import RequestError
@@ -29,6 +29,7 @@ def create_app(serving: Serving, api_keys: Sequence[str] = ()) -> FastAPI:
     problems.install(app)
     app.include_router(openai.public)
     app.include_router(openai.private, dependencies=[Depends(_authorised)])
+    app.include_router(slots.router, dependencies=[Depends(_authorised)])
     app.include_router(_observed, dependencies=[Depends(_authorised)])
     return app
 
@@ -59,6 +60,7 @@ async def read_metrics(serving: Shared) -> PlainTextResponse:
         stats=engine.stats(),
         counts=serving.counts,
         n_waiting=serving.scheduler.n_waiting,
+        drafting=engine.drafting(),
     )
     text = metrics.render(snapshot) + await _engine_metrics(serving)
     return PlainTextResponse(text, media_type=metrics.CONTENT_TYPE)

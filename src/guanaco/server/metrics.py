@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from guanaco.engine.native import NativeStats
+from guanaco.engine.native import DraftCounts, NativeStats
 from guanaco.planner.plan import Plan
 from guanaco.server.state import RequestCounts
 
@@ -22,6 +22,7 @@ class Snapshot:
     stats: NativeStats | None
     counts: RequestCounts
     n_waiting: int = 0  # for a slot
+    drafting: DraftCounts | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ def render(snapshot: Snapshot) -> str:
     families = [*_general(snapshot), *_requests(snapshot.counts, snapshot.n_waiting)]
     if snapshot.stats is not None:
         families += _streaming(snapshot.stats)
+    if snapshot.drafting is not None:
+        families += _drafting(snapshot.drafting)
     return "\n".join(line for family in families if family.samples for line in family.lines()) + "\n"
 
 
@@ -120,6 +123,14 @@ def _pilot(stats: NativeStats) -> list[Family]:
         _counter("guanaco_pilot_useful_total", "Early reads that were used.", stats.pilot_useful),
         _counter("guanaco_pilot_wasted_total", "Early reads that were not used.", stats.pilot_wasted),
         _counter("guanaco_pilot_wasted_bytes_total", "Bytes of those.", stats.pilot_wasted_bytes),
+    ]
+
+
+def _drafting(counts: DraftCounts) -> list[Family]:
+    return [
+        _counter("guanaco_draft_steps_total", "Steps of decoding with a drafter.", counts.steps),
+        _counter("guanaco_draft_rests_total", "Those without a draft: it did not pay.", counts.rests),
+        _counter("guanaco_draft_accepted_total", "Drafted tokens that were right.", counts.accepted),
     ]
 
 

@@ -75,6 +75,15 @@ class Scheduler:
     def n_waiting(self) -> int:
         return len(self._waiting)
 
+    def conversation(self, index: int) -> bytes:
+        """The digest of what was asked in this slot last; empty when not known."""
+        return self._slots[index].digest
+
+    def remember(self, index: int, digest: bytes) -> None:
+        """What is in this slot now, unless a request has it already."""
+        if not self._slots[index].is_taken:
+            self._slots[index].digest = digest
+
     @contextlib.asynccontextmanager
     async def slot(self, ask: Ask | None) -> AsyncIterator[int | None]:
         """Waits for a slot and holds it for the length of an ``async with`` block.

@@ -18,10 +18,12 @@ import uvicorn
 
 from guanaco.config import ServeConfig
 from guanaco.engine.engine import Engine, EngineSpec, LoadProgress
+from guanaco.engine.llama import ENGINE_LABEL
 from guanaco.errors import AddressError, EngineError, GuanacoError, WorkerDiedError
 from guanaco.server.app import create_app
 from guanaco.server.bodies import BodyRoom
 from guanaco.server.reading import ReadingRoom
+from guanaco.server.saved_slots import SavedSlots, origin_of
 from guanaco.server.state import Serving
 
 _GRACE_S = 1
@@ -70,6 +72,7 @@ class ModelServer:
             ReadingRoom.of(spec.plan, bodies),
             n_slots=spec.plan.n_parallel,
             n_batch=spec.plan.n_batch,
+            saved_slots=_saved_slots(spec),
         )
         self._listener = listener
         self._on_progress = on_progress
@@ -141,6 +144,13 @@ class ModelServer:
         self._serving.begin_close(self._failure)
         await asyncio.to_thread(self.engine.stop)
         await self._serving.aclose()
+
+
+def _saved_slots(spec: EngineSpec) -> SavedSlots | None:
+    folder = spec.config.slot_save_path
+    return (
+        None if folder is None else SavedSlots(folder, origin_of(spec.model_map, spec.config, ENGINE_LABEL))
+    )
 
 
 class _HangUp:

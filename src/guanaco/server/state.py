@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from guanaco.server.bodies import BodyRoom
 from guanaco.server.costs import ModelSizes
 from guanaco.server.problems import RequestError
 from guanaco.server.reading import ReadingRoom
+from guanaco.server.saved_slots import SavedSlots
 from guanaco.server.scheduler import Scheduler, Seen
 
 _CONNECT_TIMEOUT_S = 10.0
@@ -43,6 +45,7 @@ class Serving:
         *,
         n_slots: int = 1,
         n_batch: int = 1,
+        saved_slots: SavedSlots | None = None,
     ) -> None:
         self.engine = engine
         self.bodies = bodies or BodyRoom()
@@ -50,6 +53,8 @@ class Serving:
         self.counts = RequestCounts()
         self.created = int(time.time())
         self.load_fraction: float | None = None
+        self.saved_slots = saved_slots
+        self.saving = asyncio.Lock()
         self._upstream: httpx.AsyncClient | None = None
         self._is_closing = False
         self.abandoned = Abandoned(self._running_graph, self._give_up)

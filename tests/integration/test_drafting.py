@@ -1,0 +1,193 @@
+"""Drafts: the same text as the whole model drafting in the same way, inside the slots, and rest when it pays.
+
+Drafting always on both sides, so that batches are the same: what is tried is streaming. Random models repeat
+themselves, so that n-grams draft much, and much of it right.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guanaco.cli.demo import demo_model
+from guanaco.cli.loading import prepare, read_model
+from guanaco.config import LoadConfig
+from guanaco.engine.engine import Engine, EngineSpec
+from guanaco.engine.native import DraftCounts, NativeStats
+from guanaco.errors import BudgetError, EngineError, UsageError
+from guanaco.planner import slots
+from guanaco.units import GIB, MIB
+from tests.support.tiny_models import build, exchange_experts, spec_named
+
+MTP_ARCHS = ("qwen35moe", "glm4moe")
+N_PROMPTS, N_TOKENS = 4, 48
+
+
+@contextmanager
+def loaded(path: Path, **settings: Any) -> Iterator[Engine]:
+    config = LoadConfig(
+        path, **{"memory_bytes": 2 * GIB, "n_ctx": 512, "n_threads": 2, "cache_ram_bytes": 0, **settings}
+    )
+    loadable = prepare(config)
+    # Repacked weights round differently.
+    plan = replace(loadable.plan, no_extra_bufts=True)
+    with Engine(EngineSpec(loadable.model, config, plan, warmup=False)) as engine:
+        engine.start()
+        engine.wait_ready()
+        yield engine
+
+
+def answers(engine: Engine, n_vocab: int, n_tokens: int = N_TOKENS) -> list[list[int]]:
+    rng = random.Random(3)
+    found = []
+    for _ in range(N_PROMPTS):
+        prompt = [rng.randrange(3, n_vocab) for _ in range(rng.randint(5, 60))]
+        body = {
+            "prompt": prompt, "n_predict": n_tokens, "temperature": 0, "ignore_eos": True,
+            "return_tokens": True, "cache_prompt": False,
+        }  # fmt: skip
+        found.append(engine.client().call("/completion", body)["tokens"])
+    assert all(len(tokens) == n_tokens for tokens in found)
+    return found
+
+
+def counted(engine: Engine) -> tuple[NativeStats, DraftCounts]:
+    stats, drafting = engine.stats(), engine.drafting()
+    assert stats is not None
+    assert drafting is not None
+    return stats, drafting
+
+
+def same_text_streamed(path: Path, n_vocab: int, max_experts: int, **settings: Any) -> DraftCounts:
+    drafts = {"draft_always": True, **settings}
+    with loaded(path, load_mode="mmap", **drafts) as engine:
+        expected = answers(engine, n_vocab)
+        resident = engine.drafting()
+        assert engine.stats() is None, "nothing is streamed"
+    with loaded(path, load_mode="streaming", max_experts=max_experts, **drafts) as engine:
+        assert answers(engine, n_vocab) == expected
+        stats, streamed = counted(engine)
+    assert streamed == resident, "drafts were the same"
+    assert stats.unmanaged == 0
+    assert stats.misses > 0
+    assert streamed.rests == 0
+    assert streamed.steps > 0
+    return streamed
+
+
+def scrambled(model: Path, target: Path) -> Path:
+    """The same model with its experts in another order: its guesses are mostly wrong."""
+    found = read_model(model)
+    turned = [(expert + 1) % found.n_expert for expert in range(found.n_expert)]
+    for number, layer in enumerate(sorted({group.layer for group in found.groups})):
+        model = exchange_experts(model, layer, turned, target.with_suffix(f".{number}"))
+    return model.rename(target)
+
+
+@pytest.mark.parametrize("kind", ["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"])
+def test_drafts_from_earlier_text(tmp_path: Path, kind: str) -> None:
+    path = build(spec_named("qwen3moe"), tmp_path)
+    same_text_streamed(path, 380, 4, spec_types=(kind,))
+
+
+@pytest.mark.parametrize("arch", MTP_ARCHS)
+def test_drafts_by_the_models_own_layers(tmp_path: Path, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Usual models have more experts in a layer than a wave has room for; these have 16.
+    monkeypatch.setattr(slots, "_WAVE_SLOTS", 5)
+    path = build(spec_named(arch), tmp_path)
+    counts = same_text_streamed(path, 380, 5, spec_types=("draft-mtp",))
+    with loaded(path, load_mode="streaming", max_experts=5, spec_types=("draft-mtp",)) as engine:
+        plan, model = engine.spec.plan, engine.spec.model_map
+        answers(engine, 380)
+        stats, _ = counted(engine)
+        mtp = [index for index, group in enumerate(model.groups) if group.is_mtp]
+        own = {plan.group_class[index] for index in mtp}
+        others = set(plan.group_class) - own
+        assert own, "the layers that draft have experts"
+        assert not own & {plan.group_class[i] for i, group in enumerate(model.groups) if not group.is_mtp}
+        assert -1 not in own | others
+        assert stats.groups_bound >= stats.groups_expected
+    assert counts.steps > 0
+
+
+def test_drafts_by_a_model(tmp_path: Path) -> None:
+    """A model as its own draft is right all the time, and its experts are nobody's slots."""
+    path = build(spec_named("qwen3moe"), tmp_path)
+    draft = tmp_path / "draft.gguf"
+    draft.write_bytes(path.read_bytes())
+    counts = same_text_streamed(path, 380, 4, draft_model=draft)
+    assert counts.accepted > counts.steps
+
+
+def test_drafts_that_are_never_right_rest(tmp_path: Path) -> None:
+    path = build(spec_named("qwen3moe"), tmp_path)
+    draft = build(spec_named("qwen3moe"), tmp_path, seed=9)
+    with loaded(path, load_mode="streaming", max_experts=4, draft_model=draft) as engine:
+        answers(engine, 380, 150)
+        _, drafting = counted(engine)
+    assert drafting.steps > 300
+    assert drafting.rests > drafting.steps // 2
+
+
+def test_several_clients_draft_and_get_the_same_text(tmp_path: Path) -> None:
+    """Each alone: what batches come together is a matter of time."""
+    path = build(spec_named("qwen3moe"), tmp_path)
+    same_text_streamed(path, 380, 8, spec_types=("ngram-simple",), n_parallel=3, n_ctx=1024)
+
+
+def test_hits_fall_by_three_points_at_most(tmp_path: Path) -> None:
+    """With drafts that are right, and with drafts that are not."""
+    other = scrambled(demo_model(), tmp_path / "other.gguf")
+
+    def hit_rate(**drafts: Any) -> float:
+        settings = {"load_mode": "streaming", "max_experts": 10, "pilot": "off", **drafts}
+        with loaded(demo_model(), memory_bytes=1 * GIB, **settings) as engine:
+            before = engine.stats()
+            for text in ("Once upon a time", "The dog ran", "One day a girl", "There was a cat"):
+                body = {"prompt": text, "n_predict": 400, "temperature": 0, "ignore_eos": True}
+                engine.client().call("/completion", body)
+            after = engine.stats()
+        assert before is not None
+        assert after is not None
+        return (after.hits - before.hits) / (after.accesses - before.accesses)
+
+    without = hit_rate()
+    # Of what a whole batch selects more is there than of what one token does.
+    assert hit_rate(draft_model=demo_model(), draft_always=True) >= without - 0.03
+    # Always drafting would cost six points here: experts of tokens that nobody says push out others.
+    assert hit_rate(draft_model=other) >= without - 0.03
+
+
+def test_a_draft_model_is_part_of_the_budget(tmp_path: Path) -> None:
+    path = build(spec_named("qwen3moe"), tmp_path)
+    small = prepare(LoadConfig(path, memory_bytes=GIB, load_mode="streaming")).plan
+    with_draft = prepare(
+        LoadConfig(path, memory_bytes=GIB, load_mode="streaming", draft_model=demo_model())
+    ).plan
+    assert with_draft.parts.draft_bytes >= demo_model().stat().st_size
+    assert with_draft.parts.kv_bytes > small.parts.kv_bytes, "with a context of its own"
+    assert with_draft.parts.total_bytes <= GIB
+    with pytest.raises(BudgetError) as caught:
+        prepare(LoadConfig(path, memory_bytes=170 * MIB, load_mode="streaming", draft_model=demo_model()))
+    assert int(caught.value.details["needed_bytes"]) > 170 * MIB
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    path = build(spec_named("qwen3moe"), tmp_path)
+    with (
+        pytest.raises(EngineError, match="cannot draft with the draft model"),
+        loaded(path, load_mode="streaming", draft_model=demo_model()),
+    ):
+        pass
+
+
+def test_a_model_without_such_layers_cannot_draft_by_them(tmp_path: Path) -> None:
+    path = build(spec_named("qwen3moe"), tmp_path)
+    with pytest.raises(UsageError, match="has no layers that predict further tokens"):
+        prepare(LoadConfig(path, spec_types=("draft-mtp",)))
