@@ -15,9 +15,10 @@ class Drafts {
  public:
   Drafts(bool always, Stats* stats) : judge_(always), stats_(stats) {}
 
-  // This sequence is decoding; told before each step.
-  void decodes(int32_t sequence);
-  // The step begins. True: the engine may draft.
+  // This sequence is decoding; told before each step. `is_drafting`: the engine's own mark that it is to get a draft.
+  void decodes(int32_t sequence, bool* is_drafting);
+  // The step begins. True: the engine may draft. Else no sequence is marked any more: the engine takes a mark back only
+  // when it drafts, and would later draft for whoever has the slot then.
   bool begin_step();
   void accepted(size_t n_tokens);
   void prompt_read() { judge_.interrupted(); }
@@ -26,6 +27,7 @@ class Drafts {
   DraftJudge judge_;
   Stats* const stats_;
   std::vector<int32_t> sequences_;
+  std::vector<bool*> marks_;
 };
 
 }  // namespace guanaco

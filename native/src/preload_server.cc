@@ -1,7 +1,7 @@
 // The names of the engine's server that this library puts itself in front of: results and drafts.
 //
 // Owns: nothing but the forwarding. They are C++ functions by their mangled names; what they get and give is passed on as
-// it came, never looked into. Without a plan every function does what the original does.
+// it came, and but for one flag never looked into. Without a plan every function does what the original does.
 #include <algorithm>
 #include <chrono>
 
@@ -89,8 +89,10 @@ void* guanaco_draft_params(void* drafter, int32_t sequence) {
   using Params = void* (*)(void*, int32_t);
   static const Params real = reinterpret_cast<Params>(engine_function(
       __builtin_return_address(0), GUANACO_DRAFT_PARAMS, reinterpret_cast<const void*>(&guanaco_draft_params)));
-  if (guanaco::Runtime* active = active_runtime()) active->drafts().decodes(sequence);
-  return real(drafter, sequence);
+  void* params = real(drafter, sequence);
+  // Their first member: whether this sequence is to get a draft.
+  if (guanaco::Runtime* active = active_runtime()) active->drafts().decodes(sequence, static_cast<bool*>(params));
+  return params;
 }
 
 void guanaco_draft_begin(void* drafter, int32_t sequence, const void* prompt) {

@@ -22,7 +22,7 @@ class ResultNotices {
     for (;;) {
       const uint64_t before = count();
       auto found = look();
-      if (found || !wait_past(before, until)) return found;
+      if (found || std::chrono::steady_clock::now() >= until || !wait_past(before, until)) return found;
     }
   }
   // Before the first there is nothing to wait for here.

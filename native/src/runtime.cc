@@ -127,6 +127,7 @@ int Runtime::compute_graph(Scheduler* scheduler, Graph* graph, const void* calle
   seam_->use_pagecache(pagecache_.get());
   const auto user = callbacks_.find(scheduler);
   const int status = seam_->compute(scheduler, graph, user == callbacks_.end() ? UserCallback{} : user->second);
+  if (plan_.is_batch(seam_->n_tokens())) drafts_.prompt_read();
   start_warm_start();
   return still_right() ? status : kStatusFailed;
 }

@@ -31,6 +31,8 @@ class Seam {
 
   // Runs `graph`, by the engine's own function, and returns its status.
   int compute(Scheduler* scheduler, Graph* graph, const UserCallback& user);
+  // Of the last graph: rows of its widest selection.
+  int64_t n_tokens() const { return n_tokens_; }
 
  private:
   struct Restore;

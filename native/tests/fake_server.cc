@@ -50,12 +50,24 @@ void server_response::send(std::unique_ptr<server_task_result>&& result) {
   changed_.notify_all();
 }
 
-struct common_speculative {
-  int n_drafts = 0;
+struct common_speculative_draft_params {
+  bool drafting = false;
+  int n_max = 3;
 };
 
-FAKE_VISIBLE void common_speculative_draft(common_speculative* drafter) { ++drafter->n_drafts; }
-FAKE_VISIBLE int& common_speculative_get_draft_params(common_speculative* drafter, int) { return drafter->n_drafts; }
+struct common_speculative {
+  int n_drafts = 0, n_left_marked = 0;
+  common_speculative_draft_params params;
+};
+
+// Takes the mark back, as the engine does.
+FAKE_VISIBLE void common_speculative_draft(common_speculative* drafter) {
+  ++drafter->n_drafts;
+  drafter->params.drafting = false;
+}
+FAKE_VISIBLE common_speculative_draft_params& common_speculative_get_draft_params(common_speculative* drafter, int) {
+  return drafter->params;
+}
 FAKE_VISIBLE void common_speculative_begin(common_speculative*, int, const std::vector<int>&) {}
 FAKE_VISIBLE void common_speculative_accept(common_speculative*, int, uint16_t) {}
 
@@ -96,10 +108,11 @@ int decode_with_drafts(int n_steps, int step_us) {
   common_speculative drafter;
   common_speculative_begin(&drafter, 0, {});
   for (int i = 0; i < n_steps; ++i) {
-    common_speculative_get_draft_params(&drafter, 0);
+    common_speculative_get_draft_params(&drafter, 0).drafting = true;
     const int n_before = drafter.n_drafts;
     common_speculative_draft(&drafter);
     const bool has_drafted = drafter.n_drafts > n_before;
+    if (drafter.params.drafting) return -1;  // the next in this slot would get a draft of this text
     if (has_drafted) common_speculative_accept(&drafter, 0, 0);
     std::this_thread::sleep_for(microseconds(has_drafted ? 2 * step_us : step_us));
   }

@@ -78,6 +78,11 @@ class LoadConfig:
         return "draft-mtp" in self.draft_sources
 
     @property
+    def has_draft_context(self) -> bool:
+        """Whether what drafts keeps keys and values of its own."""
+        return bool({"draft-simple", "draft-mtp"} & set(self.draft_sources))
+
+    @property
     def n_draft(self) -> int:
         """Most tokens of a draft; 0: nothing drafts."""
         if not self.draft_sources:
@@ -193,7 +198,7 @@ class LoadConfig:
             return None
         if self.embeddings:
             return "embeddings keep nothing in a slot; drop --slot-save-path"
-        if {"draft-simple", "draft-mtp"} & set(self.draft_sources):
+        if self.has_draft_context:
             return "a saved slot does not hold what a drafting model knows; drop one of the two"
         return None
 
@@ -203,6 +208,14 @@ class LoadConfig:
                 return f"speculative decoding {name!r} is unknown; choose one of {', '.join(SPEC_TYPES)}"
         if self.draft_sources and self.embeddings:
             return "embeddings are not decoded, so nothing can be drafted; drop --spec-type and -md"
+        if self.ctx_shift and any(name.startswith("ngram-map") for name in self.draft_sources):
+            return "the engine ends when a context is shifted under ngram-map-k; use ngram-mod instead"
+        fewest = max(self.fewest_batch_tokens, self.fewest_ubatch_tokens)
+        if self.n_draft and 0 < (self.n_ctx or 0) < fewest:
+            return (
+                f"context size must be at least {fewest} with drafts of {self.n_draft}, not {self.n_ctx}; "
+                "use a larger -c or a smaller --spec-draft-n-max"
+            )
         if "draft-simple" in self.draft_sources and self.draft_model is None:
             return "draft-simple needs a draft model; name one with -md"
         if self.draft_model is not None and "draft-simple" not in self.draft_sources:

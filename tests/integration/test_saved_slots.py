@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from guanaco.cli.demo import demo_model
-from tests.support.cli import Served, run_guanaco, served
+from tests.support.cli import Served, asked, run_guanaco, served, wait_until
 
 TEXT = "Once upon a time there was a small dog who lived near the sea. Every day it walked to the water and"
 BODY = {"prompt": TEXT, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
@@ -98,7 +98,9 @@ def test_what_is_not_as_it_was_saved_is_refused(server: Served, folder: Path, da
     assert answer(server)["choices"][0]["text"], "the engine is well"
 
 
-@pytest.mark.parametrize("name", ["../up", "a/b", "", ".hid", "x.mark", "x.partial", "n" * 129, "a\u0000b"])
+@pytest.mark.parametrize(
+    "name", ["../up", "a/b", "", ".hid", "x.mark", "x.partial", "x.", "a..b", "n" * 129, "a\0b"]
+)
 def test_names_never_become_paths(server: Served, name: str) -> None:
     for action in ("save", "restore"):
         refused = act(server, 0, action, {"filename": name})
@@ -140,18 +142,37 @@ def test_without_the_flag_slots_are_not_saved() -> None:
             assert act(server, 0, action, {"filename": "x"}).status_code == 501
 
 
-def test_a_full_drive_leaves_what_was_there(server: Served, folder: Path) -> None:
-    """The engine cannot write where a folder stands in its way."""
+def test_what_cannot_be_kept_leaves_what_was_there(server: Served, folder: Path) -> None:
+    """A folder stands where the file should be."""
     answer(server, id_slot=0)
     assert act(server, 0, "save", {"filename": "kept"}).status_code == 200
     before = (folder / "kept").read_bytes()
-    (folder / "kept.partial").mkdir()
-    try:
-        assert act(server, 0, "save", {"filename": "kept"}).status_code >= 400
-    finally:
-        (folder / "kept.partial").rmdir()
-    assert (folder / "kept").read_bytes() == before
+    (folder / "kept").rename(folder / "aside")
+    (folder / "kept").mkdir()
+    refused = act(server, 0, "save", {"filename": "kept"})
+    assert refused.status_code == 500
+    assert "kept could not be kept" in refused.json()["error"]["message"]
+    (folder / "kept").rmdir()
+    (folder / "aside").rename(folder / "kept")
     assert act(server, 0, "restore", {"filename": "kept"}).status_code == 200
+    assert (folder / "kept").read_bytes() == before
+    assert not list(folder.glob("*.partial"))
+
+
+def test_who_leaves_while_a_slot_is_busy_saves_nothing(server: Served, folder: Path) -> None:
+    """And holds up nobody."""
+    with asked(server, {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True, "id_slot": 1}):
+        wait_until(lambda: server.metric("llamacpp:requests_processing") == 1, 5, "slot 1 is busy")
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(
+                f"{server.url}/slots/1", params={"action": "save"}, json={"filename": "late"}, timeout=0.5
+            )
+        answer(server, id_slot=0)
+        assert act(server, 0, "save", {"filename": "other"}).status_code == 200
+    wait_until(lambda: server.metric("llamacpp:requests_processing") == 0, 5, "slot 1 is free")
+    assert act(server, 1, "erase").status_code == 200
+    assert not (folder / "late").exists()
+    assert not list(folder.glob("*.partial"))
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

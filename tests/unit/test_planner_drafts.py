@@ -76,14 +76,15 @@ def test_tables_of_ngrams_are_counted() -> None:
     simple, mapped, modulo = (
         config(spec_types=(name,)) for name in ("ngram-simple", "ngram-map-k", "ngram-mod")
     )
-    assert drafter_bytes(simple, None) == 0
-    assert drafter_bytes(mapped, None) >= MIB
-    assert drafter_bytes(replace(mapped, n_parallel=4), None) >= 4 * MIB
-    assert drafter_bytes(modulo, None) >= 16 * MIB
+    model = moe_model(layers=[SLICES])
+    assert drafter_bytes(simple, model, None) == 0
+    assert drafter_bytes(mapped, model, None) >= MIB
+    assert drafter_bytes(replace(mapped, n_parallel=4), model, None) >= 4 * MIB
+    assert drafter_bytes(modulo, model, None) >= 16 * MIB
+    assert drafter_bytes(config(spec_types=("draft-mtp",)), model, None) == 3 * 4 * 512 * 2048
     assert draft_token_bytes(config()) == 0
     assert draft_token_bytes(simple) == 4
     assert draft_token_bytes(mapped) > 4
-    model = moe_model(layers=[SLICES])
     assert plan(model, MACHINE, mapped).parts.draft_bytes >= MIB + 4096 * draft_token_bytes(mapped)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from guanaco.config import LoadConfig
@@ -41,6 +41,8 @@ def prepare(
     hardware = hardware or detect(config.model)
     refuse_drafts(model, config)
     draft = None if config.draft_model is None else read_model(config.draft_model)
+    if draft is not None:  # the engine wants the first shard, whichever is named
+        config = replace(config, draft_model=draft.files[0].path)
     refuse_hopeless_context(model, hardware, config)
     report = engine_report(
         model,

@@ -245,6 +245,8 @@ def _apply_drafting(speculative: Any, settings: WorkerSettings, engine: Any) -> 
         speculative.draft.mparams.path = settings.draft_model_path
     for ngrams in (speculative.ngram_simple, speculative.ngram_map_k, speculative.ngram_map_k4v):
         ngrams.size_m = settings.n_draft
+    # It drafts nothing that is shorter than what it looks for.
+    speculative.ngram_simple.size_n = min(speculative.ngram_simple.size_n, settings.n_draft)
     speculative.ngram_mod.n_max = settings.n_draft
     speculative.ngram_mod.n_min = min(speculative.ngram_mod.n_min, settings.n_draft)
 

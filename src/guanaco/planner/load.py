@@ -12,7 +12,7 @@ from guanaco.config import LoadConfig
 from guanaco.hardware.facts import Hardware
 from guanaco.model.map import ModelMap
 from guanaco.planner.contexts import ContextCosts, context_costs, most_threads_for, n_threads_for
-from guanaco.planner.memory import REPACKABLE_TYPES
+from guanaco.planner.memory import REPACKABLE_TYPES, work_bytes
 from guanaco.planner.overheads import draft_token_bytes, drafter_bytes, engine_bytes, headroom_bytes
 from guanaco.planner.report import EngineReport
 from guanaco.planner.slots import PAGE_BYTES, ExpertClass, expert_classes
@@ -81,11 +81,19 @@ class Load:
     @property
     def draft_bytes(self) -> int:
         """A draft model in RAM whole, and what finds drafts; its context is with the model's."""
-        return drafter_bytes(self.config, self.draft)
+        return drafter_bytes(self.config, self.model, self.draft)
 
-    def draft_context_bytes(self, n_ctx: int) -> int:
-        """What finds drafts keeps of the text."""
-        return n_ctx * draft_token_bytes(self.config)
+    def draft_context_bytes(self, n_ctx: int, n_ubatch: int) -> int:
+        """What finds drafts keeps of the text, what is kept to take a draft back, and the work buffer of a
+        drafting model."""
+        if not self.config.draft_sources:
+            return 0
+        total = n_ctx * draft_token_bytes(self.config) + self.checkpoint_bytes(n_ctx, n_ubatch)
+        drafting = self.draft or (self.model if self.config.drafts_by_mtp else None)
+        if drafting is not None:
+            products = tuple((group.n_expert, group.top_k) for group in drafting.groups)
+            total += work_bytes(drafting, n_ubatch, self.most_threads, products)
+        return total
 
     @property
     def asked_cache_bytes(self) -> int:
@@ -97,7 +105,7 @@ class Load:
         asked = 0 if self.config.embeddings else self.config.ctx_checkpoints or 0
         return (
             self.costs.at(n_ctx, n_ubatch).total_bytes
-            + self.draft_context_bytes(n_ctx)
+            + self.draft_context_bytes(n_ctx, n_ubatch)
             + asked * self.checkpoint_bytes(n_ctx, n_ubatch)
         )
 

@@ -49,9 +49,12 @@ def draft_token_bytes(config: LoadConfig) -> int:
     return _DRAFT_TEXT_BYTES + n_maps * _NGRAM_KEY_BYTES
 
 
-def drafter_bytes(config: LoadConfig, draft: ModelMap | None) -> int:
-    """What drafts, beside its context: a draft model with its vocabulary and graph, tables of n-grams."""
-    total = 0
+def drafter_bytes(config: LoadConfig, model: ModelMap, draft: ModelMap | None) -> int:
+    """What drafts, beside its context: a draft model with its vocabulary and graph, tables of n-grams, and of
+    the model's own layers the states they go on from."""
+    # The engine keeps those of a batch: as it gives them out, as they are drafted from, and of each sequence.
+    states = 4 * model.n_embd * config.n_batch
+    total = states * (2 + config.n_parallel) if config.drafts_by_mtp else 0
     for name in config.draft_sources:
         if name == "ngram-mod":
             total += _NGRAM_TABLE_BYTES

@@ -66,7 +66,7 @@ def _plan(load: Load, budget_bytes: int, n_ubatch: int, has_copies: bool, left_b
         headroom_bytes=headroom_bytes(budget_bytes),
         expert_bytes=model.expert_bytes,
         repack_bytes=_copy_bytes(load, has_copies),
-        draft_bytes=load.draft_bytes + load.draft_context_bytes(n_ctx),
+        draft_bytes=load.draft_bytes + load.draft_context_bytes(n_ctx, n_ubatch),
     )
     return Plan(
         placement="cpu",

@@ -142,7 +142,7 @@ def _plan(load: Load, budget_bytes: int, n_ubatch: int, slots: tuple[int, ...]) 
             staging_bytes=staging_bytes(model),
             prompt_cache_bytes=cache_ram_bytes + checkpoints * load.checkpoint_bytes(n_ctx, n_ubatch),
             headroom_bytes=headroom_bytes(budget_bytes),
-            draft_bytes=load.draft_bytes + load.draft_context_bytes(n_ctx),
+            draft_bytes=load.draft_bytes + load.draft_context_bytes(n_ctx, n_ubatch),
         ),
         classes=tuple(item.with_slots(count) for item, count in zip(classes, slots, strict=True)),
         group_class=group_classes(model, has_mtp=config.drafts_by_mtp),

@@ -27,11 +27,15 @@ class Abandoned:
         self._passed_on = 0
         self._watch: asyncio.Task[None] | None = None
 
+    async def over(self) -> None:
+        """Waits until what others left behind is over."""
+        while self._watch is not None and not self._watch.done():
+            await asyncio.wait({self._watch})
+
     @contextlib.asynccontextmanager
     async def passed_on(self) -> AsyncIterator[None]:
         """Around a request that the worker answers. Waits until what others left behind is over."""
-        while self._watch is not None and not self._watch.done():
-            await asyncio.wait({self._watch})
+        await self.over()
         self._passed_on += 1
         is_cancelled = False
         try:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from guanaco.engine.client import Explain
-from guanaco.errors import EngineError, GuanacoError
+from guanaco.errors import GuanacoError
 from guanaco.server.bodies import Body
 from guanaco.server.costs import Cost
 from guanaco.server.problems import RequestError, blamed_on_request, error_body, error_event, problem_body
@@ -56,7 +56,7 @@ class RelayResponse(Response):
         counts = self._serving.counts
         counts.in_flight += 1
         relay = asyncio.create_task(self._relay(send))
-        leaving = asyncio.create_task(_until_gone(receive))
+        leaving = asyncio.create_task(until_gone(receive))
         try:
             await asyncio.wait({relay, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if relay.done():
@@ -110,7 +110,7 @@ class RelayResponse(Response):
         except GuanacoError as problem:
             await answer.fail(problem)
         except httpx.HTTPError as problem:
-            await answer.fail(await self._explain(problem))
+            await answer.fail(await self._serving.explain(problem))
         return answer.status
 
     async def _keep_alive(self, answer: _Answer) -> None:
@@ -123,14 +123,6 @@ class RelayResponse(Response):
         while True:
             await asyncio.sleep(ping_s)
             await answer.ping()
-
-    async def _explain(self, problem: httpx.HTTPError) -> GuanacoError:
-        reason = await asyncio.to_thread(self._serving.engine.explain_loss)
-        if reason is not None:
-            return reason
-        if not self._serving.engine.is_running:
-            return EngineError("the server is shutting down")
-        return EngineError(f"the connection to the worker broke: {problem!r}")
 
 
 class _Answer:
@@ -223,6 +215,6 @@ async def _ends_with(task: asyncio.Task[None]) -> AsyncIterator[None]:
         await _end(task)
 
 
-async def _until_gone(receive: Receive) -> None:
+async def until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,13 +24,27 @@ from guanaco.server.problems import RequestError
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _MARK, _PARTIAL = ".mark", ".partial"
 _PIECE_BYTES = 1 << 20
+_PIECES = 8  # of a file of weights
 
 
 def origin_of(model: ModelMap, config: LoadConfig, engine: str) -> str:
-    """What a saved slot depends on: the weights, the caches' types and number, and the engine."""
-    sizes: Sequence[int] = [file.size_bytes for file in model.files]
+    """What a saved slot depends on: the weights, the caches' types and number, and the engine.
+
+    Of the weights a few pieces of each file: another quantisation of a model has its name and its sizes.
+    """
+    digest = hashlib.sha256()
     caches = [config.cache_type_k, config.cache_type_v, config.flash_attn, config.n_parallel]
-    return hashlib.sha256(json.dumps([engine, model.name, model.arch, sizes, caches]).encode()).hexdigest()
+    digest.update(json.dumps([engine, model.name, model.arch, caches]).encode())
+    for file in model.files:
+        digest.update(file.size_bytes.to_bytes(8, "little"))
+        spread = [
+            file.header_bytes + (file.size_bytes - file.header_bytes) * n // _PIECES for n in range(_PIECES)
+        ]
+        with file.path.open("rb") as opened:
+            for offset in (0, *spread):
+                digest.update(os.pread(opened.fileno(), _PIECE_BYTES, offset))
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -51,29 +65,30 @@ class SavedSlots:
     def __init__(self, folder: Path, origin: str) -> None:
         self._folder = folder
         self._origin = origin
+        for left_behind in folder.glob(f"*{_PARTIAL}"):  # by a server that was killed
+            self.drop(left_behind.name)
 
     def partial_name(self, name: str) -> str:
         """What the engine is to write to; ``keep`` makes it ``name``. Raises RequestError for a bad name."""
         self._path(name)
-        return name + _PARTIAL
+        return f"{secrets.token_hex(8)}{_PARTIAL}"
 
-    def keep(self, name: str, conversation: bytes) -> None:
-        """The file that the engine has written is whole now."""
-        path, partial = self._path(name), self._folder / (name + _PARTIAL)
+    def keep(self, name: str, partial: str, conversation: bytes) -> None:
+        """What the engine has written to ``partial`` is whole now, and becomes ``name``."""
+        path, written = self._path(name), self._folder / partial
         try:
-            mark = _Mark(_digest(partial, is_written=True), self._origin, conversation.hex())
-            # Between the two an old mark does not fit the new file, which is then refused.
-            partial.replace(path)
+            mark = _Mark(_digest(written, is_written=True), self._origin, conversation.hex())
             with replacing(path.with_name(name + _MARK)) as target:
                 target.write_text(json.dumps(asdict(mark)))
+                # Last: when this fails the mark before stays, with the file before.
+                written.replace(path)
         except OSError as problem:
-            partial.unlink(missing_ok=True)
             raise RequestError(500, f"{name} could not be kept: {problem.strerror}") from None
 
-    def drop(self, name: str) -> None:
+    def drop(self, partial: str) -> None:
         """What the engine may have begun to write."""
         with contextlib.suppress(OSError):
-            (self._folder / (name + _PARTIAL)).unlink(missing_ok=True)
+            (self._folder / partial).unlink(missing_ok=True)
 
     def check(self, name: str) -> bytes:
         """The conversation in it. Raises RequestError unless it is what was saved, and by this model."""
@@ -100,11 +115,11 @@ class SavedSlots:
         return conversation
 
     def _path(self, name: str) -> Path:
-        if not _NAME.fullmatch(name) or name.endswith((_MARK, _PARTIAL)):
+        if not _NAME.fullmatch(name) or ".." in name or name.endswith((_MARK, _PARTIAL, ".")):
             raise RequestError(
                 400,
                 f"filename: {name!r} is no name for a saved slot; use up to 128 letters, digits, '.', '_' "
-                f"and '-', no '.' or '-' first, no {_MARK} or {_PARTIAL} last",
+                f"and '-', not '..', no '.' or '-' first, no '.', {_MARK} or {_PARTIAL} last",
                 "filename",
             )
         return self._folder / name

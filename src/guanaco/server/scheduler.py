@@ -79,6 +79,10 @@ class Scheduler:
         """The digest of what was asked in this slot last; empty when not known."""
         return self._slots[index].digest
 
+    def stamp(self, index: int) -> int:
+        """Changes with every request that gets this slot."""
+        return self._slots[index].used
+
     def remember(self, index: int, digest: bytes) -> None:
         """What is in this slot now, unless a request has it already."""
         if not self._slots[index].is_taken:
@@ -151,6 +155,8 @@ class Scheduler:
             if ask.engine_chooses or self._chosen_by_engine:
                 held = _Held(None, n_wanted)
                 self._chosen_by_engine += n_wanted
+                for slot in self._slots:
+                    slot.digest = slot.digest if slot.is_taken else b""  # it may get any of these
             else:
                 choice = choose(ask.digest, ask.n_tokens, self._slots, self._n_batch)
                 if choice is None:

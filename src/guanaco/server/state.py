@@ -54,7 +54,8 @@ class Serving:
         self.created = int(time.time())
         self.load_fraction: float | None = None
         self.saved_slots = saved_slots
-        self.saving = asyncio.Lock()
+        self.saving = asyncio.Lock()  # around a file and its mark
+        self.slot_actions = 0
         self._upstream: httpx.AsyncClient | None = None
         self._is_closing = False
         self.abandoned = Abandoned(self._running_graph, self._give_up)
@@ -104,7 +105,19 @@ class Serving:
             )
         return self._upstream
 
+    async def explain(self, problem: httpx.HTTPError) -> GuanacoError:
+        """Why a connection to the worker broke."""
+        reason = await asyncio.to_thread(self.engine.explain_loss)
+        if reason is not None:
+            return reason
+        if not self.engine.is_running:
+            return EngineError("the server is shutting down")
+        return EngineError(f"the connection to the worker broke: {problem!r}")
+
     def _running_graph(self) -> int:
+        # A drafting model's context must not lose a batch that the other has computed.
+        if self.engine.spec.config.has_draft_context:
+            return 0
         return self.engine.running_graph()
 
     def _give_up(self, number: int) -> None:
