@@ -74,7 +74,9 @@ class DryRun:
     def from_json(cls, text: str) -> DryRun:
         fields = json.loads(text)
         contexts = tuple((int(c), int(u)) for c, u in fields["request"].pop("contexts"))
-        return cls(fields["model"], ReportRequest(contexts=contexts, **fields["request"]))
+        identity = tuple(fields["request"].pop("draft_identity"))
+        request = ReportRequest(contexts=contexts, draft_identity=identity, **fields["request"])
+        return cls(fields["model"], request)
 
 
 def report_to_json(report: EngineReport) -> str:
