@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from guanaco.config import LoadConfig
 from guanaco.model.map import ModelMap
+from guanaco.planner.slots import PAGE_BYTES
 from guanaco.units import KIB, MIB
 
 _PARENT_BYTES = 44 * MIB  # anonymous memory of ``guanaco serve``: 39.5, later 42.5
@@ -18,7 +19,6 @@ _TENSOR_BYTES = 16 * KIB  # of the graph, the scheduler and the tensor directory
 _SEQUENCE_BYTES = MIB  # of a parallel sequence, beside what grows with the vocabulary
 _SEQUENCE_TOKEN_BYTES = 24  # sampler's candidates of a sequence
 _THREAD_BYTES = 256 * KIB
-_PAGE_BYTES = 4 * KIB
 _DRAFT_TEXT_BYTES = 4  # the server copies a request's tokens for its drafter
 _NGRAM_TABLE_BYTES = 16 * MIB  # the engine's table of hashes, 2^22 of 4 bytes
 _NGRAM_MAP_BYTES = MIB  # of a sequence: 2^18 hashes of 4 bytes
@@ -39,6 +39,11 @@ def engine_bytes(model: ModelMap, n_threads: int, n_parallel: int) -> int:
         + n_threads * _THREAD_BYTES
         + sum(file.header_bytes for file in model.files)
     )
+
+
+def file_bytes(model: ModelMap) -> int:
+    """The engine maps whole files."""
+    return sum(-(-file.size_bytes // PAGE_BYTES) * PAGE_BYTES for file in model.files)
 
 
 def draft_token_bytes(config: LoadConfig) -> int:
@@ -62,7 +67,7 @@ def drafter_bytes(config: LoadConfig, model: ModelMap, draft: ModelMap | None) -
             total += config.n_parallel * _NGRAM_MAP_BYTES
     if draft is not None:
         total += (
-            sum(-(-file.size_bytes // _PAGE_BYTES) * _PAGE_BYTES for file in draft.files)
+            file_bytes(draft)
             + draft.n_vocab * (_TOKEN_BYTES + config.n_parallel * _SEQUENCE_TOKEN_BYTES)
             + len(draft.gguf.tensors) * _TENSOR_BYTES
         )

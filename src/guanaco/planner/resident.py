@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from guanaco.planner.load import Load
 from guanaco.planner.memory import repack_bytes, work_bytes
-from guanaco.planner.overheads import headroom_bytes
+from guanaco.planner.overheads import file_bytes, headroom_bytes
 from guanaco.planner.plan import MemoryParts, Plan
-from guanaco.planner.slots import PAGE_BYTES
 from guanaco.units import format_bytes
 
 
@@ -40,7 +39,7 @@ def mapped_plan(load: Load, budget_bytes: int) -> Plan:
 
 def _fixed_bytes(load: Load, budget_bytes: int, n_ubatch: int, has_copies: bool) -> int:
     return (
-        _file_bytes(load)
+        file_bytes(load.model)
         + _copy_bytes(load, has_copies)
         + _work_bytes(load, n_ubatch)
         + load.overhead(budget_bytes)
@@ -56,7 +55,7 @@ def _plan(load: Load, budget_bytes: int, n_ubatch: int, has_copies: bool, left_b
     cache_ram_bytes = load.prompt_cache(spare)
     row = load.costs.at(n_ctx, n_ubatch)
     parts = MemoryParts(
-        dense_bytes=_file_bytes(load) - model.expert_bytes,
+        dense_bytes=file_bytes(load.model) - model.expert_bytes,
         kv_bytes=row.kv_bytes + row.state_bytes,
         compute_bytes=row.compute_bytes + row.output_bytes + _work_bytes(load, n_ubatch),
         engine_bytes=load.engine_bytes,
@@ -89,7 +88,7 @@ def _plan(load: Load, budget_bytes: int, n_ubatch: int, has_copies: bool, left_b
 
 
 def _reason(load: Load, budget_bytes: int, parts: MemoryParts) -> str:
-    weights = format_bytes(_file_bytes(load))
+    weights = format_bytes(file_bytes(load.model))
     if parts.total_bytes > budget_bytes:
         return f"load mode mmap was asked for; the kernel rereads what it drops of the {weights} of weights"
     copies = f", with {format_bytes(parts.repack_bytes)} of faster copies" if parts.repack_bytes else ""
@@ -104,11 +103,6 @@ def _warnings(load: Load, budget_bytes: int, parts: MemoryParts) -> tuple[str, .
         f"load mode mmap does not hold the budget of {format_bytes(budget_bytes)}: the model takes "
         f"{format_bytes(parts.total_bytes)}, and the kernel decides what of it stays in memory",
     )
-
-
-def _file_bytes(load: Load) -> int:
-    """The engine maps whole files."""
-    return sum(-(-file.size_bytes // PAGE_BYTES) * PAGE_BYTES for file in load.model.files)
 
 
 def _copy_bytes(load: Load, has_copies: bool) -> int:

@@ -5,7 +5,7 @@ Owns reading and checking requests. Leaves answering to the worker through ``rel
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
@@ -45,6 +45,7 @@ _READINGS = (
     "function-after[_few(), list[any]]",
     "function-after[_texts_only(), list[dict[str,any]]]",
 )
+_Schema = TypeVar("_Schema", bound=BaseModel)
 public = APIRouter()
 private = APIRouter()
 
@@ -58,10 +59,7 @@ async def checked_body(
     """
     body = Body(serving.bodies)
     try:
-        announced = request.headers.get("content-length", "")
-        await body.read(int(announced) if announced.isdecimal() else 0, request.stream())
-        body.check_parsed()
-        checked = _checked(body.content, schema)
+        checked = await read_checked(request, body, schema)
         _check_for_model(checked, serving)
         if isinstance(checked, ChatRequest):
             body.content = nulls.left_out(body.content, checked)
@@ -74,7 +72,15 @@ async def checked_body(
     return body, cost, ask
 
 
-def _checked(content: bytes, schema: type[BaseModel]) -> BaseModel:
+async def read_checked(request: Request, body: Body, schema: type[_Schema]) -> _Schema:
+    """Reads all of ``body``; what it says, once it fits ``schema``. Raises RequestError."""
+    announced = request.headers.get("content-length", "")
+    await body.read(int(announced) if announced.isdecimal() else 0, request.stream())
+    body.check_parsed()
+    return _checked(body.content, schema)
+
+
+def _checked(content: bytes, schema: type[_Schema]) -> _Schema:
     try:
         return schema.model_validate_json(content)
     except ValidationError as problem:

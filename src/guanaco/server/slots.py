@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import httpx
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from guanaco.errors import EngineError
 from guanaco.server.bodies import Body
-from guanaco.server.openai import Shared
+from guanaco.server.openai import Shared, read_checked
 from guanaco.server.problems import RequestError
 from guanaco.server.relay import RelayResponse, until_gone
 from guanaco.server.saved_slots import SavedSlots
@@ -134,13 +134,6 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, JSONResponse]
 async def _filename(request: Request, serving: Serving) -> str:
     body = Body(serving.bodies)
     try:
-        announced = request.headers.get("content-length", "")
-        await body.read(int(announced) if announced.isdecimal() else 0, request.stream())
-        body.check_parsed()
-        return SavedSlot.model_validate_json(body.content).filename
-    except ValidationError as problem:
-        error = problem.errors(include_url=False, include_context=False)[0]
-        where = ".".join(map(str, error["loc"])) or "body"
-        raise RequestError(400, f"{where}: {error['msg']}", where) from None
+        return (await read_checked(request, body, SavedSlot)).filename
     finally:
         body.release()
