@@ -71,6 +71,17 @@ void Cache::serve(const Selection& selection, Served* out) {
   counts_.misses += out->missed.size();
 }
 
+void Cache::learn(uint32_t group, const int32_t* experts, size_t n) {
+  const Selection selection{group, experts, n, 0, {}};
+  policy_->selected(selection);
+  use_.selected(selection);
+  for (size_t i = 0; i < n; ++i) {
+    const int32_t resident = slot_of(group, experts[i]);
+    if (resident >= 0) make_lasting(&classes_[size_class_[group]], static_cast<uint32_t>(resident));
+  }
+  policy_->served(group);
+}
+
 void Cache::serve_in_waves(const Selection& selection, Served* out, std::vector<uint32_t>* taken) {
   out->slots.assign(selection.n, 0);
   out->missed.clear();

@@ -46,6 +46,8 @@ class Cache {
   bool fits(uint32_t group, const std::vector<int32_t>& experts) const;
   // Gives every expert a slot and a pin; only after fits().
   void serve(const Selection& selection, Served* out);
+  // A token turned out to be what was guessed: its experts, served before as nobody's, count as selected. None is placed.
+  void learn(uint32_t group, const int32_t* experts, size_t n);
   // For a selection that does not fit: takes slots for its experts to pass through, half of those nobody pins, and pins
   // both them and its experts that are resident then. `out`: of those, their slots; the others are missed. What it named
   // is neither placed nor learned from. Needs a slot without a pin.

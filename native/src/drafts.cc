@@ -15,6 +15,7 @@ bool Drafts::begin_step() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   const auto now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
   const bool drafts = judge_.begin(static_cast<uint64_t>(now_ns), sequences_.size());
+  rows_.begin_step(sequences_.size());
   if (!drafts) {
     for (bool* mark : marks_) *mark = false;
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "draft_judge.h"
+#include "drafted_rows.h"
 #include "stats.h"
 
 namespace guanaco {
@@ -22,9 +23,11 @@ class Drafts {
   bool begin_step();
   void accepted(size_t n_tokens);
   void prompt_read() { judge_.interrupted(); }
+  DraftedRows& rows() { return rows_; }
 
  private:
   DraftJudge judge_;
+  DraftedRows rows_;
   Stats* const stats_;
   std::vector<int32_t> sequences_;
   std::vector<bool*> marks_;

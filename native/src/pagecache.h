@@ -20,6 +20,8 @@ class PageCacheStore {
   PageCacheStore(const LoadPlan& plan, const OpenFiles& files, const Mappings& mappings, Stats* stats);
   // `n_transient` as in Store::acquire. False when they are more than the budget allows at once.
   bool serve(uint32_t group, const std::vector<int32_t>& experts, size_t n_transient, const BatchRows& rows = {});
+  // As Cache::learn().
+  void learn(uint32_t group, const int32_t* experts, size_t n) { cache_->learn(group, experts, n); }
 
   const Cache& cache() const { return *cache_; }
   // What the last serve() came to.

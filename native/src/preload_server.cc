@@ -107,7 +107,7 @@ void guanaco_draft_accept(void* drafter, int32_t sequence, uint16_t n) {
   using Accept = void (*)(void*, int32_t, uint16_t);
   static const Accept real = reinterpret_cast<Accept>(engine_function(
       __builtin_return_address(0), GUANACO_DRAFT_ACCEPT, reinterpret_cast<const void*>(&guanaco_draft_accept)));
-  if (guanaco::Runtime* active = active_runtime()) active->drafts().accepted(n);
+  if (guanaco::Runtime* active = active_runtime()) active->drafts_accepted(n);
   real(drafter, sequence, n);
 }
 

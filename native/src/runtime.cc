@@ -125,11 +125,18 @@ int Runtime::compute_graph(Scheduler* scheduler, Graph* graph, const void* calle
   }
   seam_->use_store(store_.get());
   seam_->use_pagecache(pagecache_.get());
+  seam_->use_drafts(&drafts_.rows());
   const auto user = callbacks_.find(scheduler);
   const int status = seam_->compute(scheduler, graph, user == callbacks_.end() ? UserCallback{} : user->second);
   if (plan_.is_batch(seam_->n_tokens())) drafts_.prompt_read();
   start_warm_start();
   return still_right() ? status : kStatusFailed;
+}
+
+void Runtime::drafts_accepted(size_t n_right) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  drafts_.accepted(n_right);
+  if (seam_ != nullptr) seam_->drafts_accepted(n_right);
 }
 
 void Runtime::start_warm_start() {

@@ -40,6 +40,7 @@ class Runtime {
   bool covers(const void* address) const { return mappings_.contains(address); }
   bool manages() const { return plan_.manage; }
   Drafts& drafts() { return drafts_; }
+  void drafts_accepted(size_t n_right);
 
   void remember_callback(Scheduler* scheduler, UserCallback callback);
   int compute(Scheduler* scheduler, Graph* graph, const void* caller, const void* own_compute);

@@ -78,6 +78,11 @@ int Seam::compute(Scheduler* scheduler, Graph* graph, const UserCallback& user) 
     binding.served = binding.overlaps = false;
     n_tokens_ = std::max(n_tokens_, binding.ids->ne[1]);
   }
+  n_counted_ = static_cast<size_t>(n_tokens_);
+  // Layers that draft have graphs of their own, and those are not the step's.
+  if (drafts_ != nullptr && plan_.groups[plan.bindings.front().group].expected) {
+    n_counted_ = drafts_->begin_graph(n_counted_);
+  }
   int status = kStatusFailed;
   {
     const Restore restore{this, scheduler};  // however the graph ends
@@ -182,29 +187,33 @@ bool Seam::read_ids(const Tensor* ids, std::vector<int32_t>* rows) const {
   return true;
 }
 
-// The distinct experts of a selection. In a large batch those of the last tokens come last; returns how many come
-// before them.
+Seam::Lasting Seam::lasting_rows(const Binding& binding) const {
+  const size_t n_rows = static_cast<size_t>(binding.ids->ne[1]);
+  if (is_batch(binding)) return {n_rows - std::min<size_t>(n_rows, tail_tokens_), n_rows};
+  // A layer that leaves rows out does not say which.
+  return {0, binding.ids->ne[1] == n_tokens_ ? std::min(n_counted_, n_rows) : n_rows};
+}
+
+// The distinct experts of a selection, those of lasting rows last; returns how many come before them.
 size_t Seam::distinct(const Binding& binding, const std::vector<int32_t>& rows, std::vector<int32_t>* experts) {
   experts->clear();
-  const int64_t n_rows = binding.ids->ne[1];
   const size_t n = static_cast<size_t>(binding.ids->ne[0]);
-  const size_t tail_begin =
-      is_batch(binding) ? static_cast<size_t>(n_rows - std::min<int64_t>(n_rows, tail_tokens_)) * n : 0;
-  // Walk the tail first so that its experts are not taken for the batch's, then turn the list round.
+  const Lasting lasting = lasting_rows(binding);
   ++epoch_;
-  for (size_t i = tail_begin; i < rows.size(); ++i) {
-    const size_t expert = static_cast<size_t>(rows[i]);
-    if (stamp_[expert] != epoch_) experts->push_back(rows[i]);
-    stamp_[expert] = epoch_;
-  }
-  const size_t n_tail = experts->size();
-  for (size_t i = 0; i < tail_begin; ++i) {
-    const size_t expert = static_cast<size_t>(rows[i]);
-    if (stamp_[expert] != epoch_) experts->push_back(rows[i]);
-    stamp_[expert] = epoch_;
-  }
-  std::rotate(experts->begin(), experts->begin() + static_cast<long>(n_tail), experts->end());
-  return experts->size() - n_tail;
+  const auto walk = [&](size_t first_row, size_t last_row) {
+    for (size_t i = first_row * n; i < last_row * n; ++i) {
+      const size_t expert = static_cast<size_t>(rows[i]);
+      if (stamp_[expert] != epoch_) experts->push_back(rows[i]);
+      stamp_[expert] = epoch_;
+    }
+  };
+  // These first, so that their experts are not taken for the others', then turn the list round.
+  walk(lasting.first, lasting.last);
+  const size_t n_lasting = experts->size();
+  walk(0, lasting.first);
+  walk(lasting.last, static_cast<size_t>(binding.ids->ne[1]));
+  std::rotate(experts->begin(), experts->begin() + static_cast<long>(n_lasting), experts->end());
+  return experts->size() - n_lasting;
 }
 
 BatchRows Seam::batch_rows(const Binding& binding) const {
@@ -226,6 +235,10 @@ void Seam::serve(Binding* binding) {
   }
   const size_t n_transient = distinct(*binding, rows_, &experts_);
   const BatchRows batch = batch_rows(*binding);
+  if (n_counted_ < static_cast<size_t>(n_tokens_)) {
+    drafts_->selected(binding->group, rows_.data(), static_cast<size_t>(binding->ids->ne[1]),
+                      static_cast<size_t>(binding->ids->ne[0]));
+  }
   if (pagecache_ != nullptr) {
     if (!pagecache_->serve(binding->group, experts_, n_transient, batch)) {
       add((*stats_)->unmanaged, binding->uses.size());
@@ -268,10 +281,26 @@ bool Seam::acquire_in_waves(Binding* binding) {
 
 void Seam::note_served(const Binding& binding, size_t n_transient, const Cache& cache, const Served& served) {
   heat_.served(cache, {binding.group, experts_.data(), experts_.size(), n_transient, {}});
+  if (n_counted_ < static_cast<size_t>(n_tokens_)) {
+    const auto of_drafts = [&](size_t i) { return i < n_transient; };
+    const auto n_missed = std::count_if(served.missed.begin(), served.missed.end(), of_drafts);
+    add((*stats_)->draft_accesses, n_transient);
+    add((*stats_)->draft_hits, n_transient - static_cast<size_t>(n_missed));
+  }
   if (!recorder_.is_on()) return;
   read_router_scores(api_, binding.ids, plan_.groups[binding.group].n_expert, rows_, &scores_);
   const size_t n_used = static_cast<size_t>(binding.ids->ne[0]);
   recorder_.served({binding.group, n_used, rows_, experts_, n_transient, served.missed, scores_, is_batch(binding)});
+}
+
+void Seam::drafts_accepted(size_t n_right) {
+  if (drafts_ == nullptr) return;
+  drafts_->accepted(n_right, [&](uint32_t group, const int32_t* experts, size_t n) {
+    if (pagecache_ != nullptr) pagecache_->learn(group, experts, n);
+    if (store_ == nullptr) return;
+    store_->learn(group, experts, n);
+    heat_.served(store_->cache(), {group, experts, n, 0, {}});
+  });
 }
 
 bool Seam::wait_for(Binding* binding, uint32_t part) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "drafted_rows.h"
 #include "graph_plan.h"
 #include "heat.h"
 #include "overlap.h"
@@ -28,11 +29,14 @@ class Seam {
 
   void use_store(Store* store) { store_ = store; }
   void use_pagecache(PageCacheStore* pagecache) { pagecache_ = pagecache; }
+  void use_drafts(DraftedRows* drafts) { drafts_ = drafts; }
 
   // Runs `graph`, by the engine's own function, and returns its status.
   int compute(Scheduler* scheduler, Graph* graph, const UserCallback& user);
   // Of the last graph: rows of its widest selection.
   int64_t n_tokens() const { return n_tokens_; }
+  // Of the last step's draft so many tokens were right.
+  void drafts_accepted(size_t n_right);
 
  private:
   struct Restore;
@@ -49,6 +53,11 @@ class Seam {
   bool read_ids(const Tensor* ids, std::vector<int32_t>* rows) const;
   bool is_batch(const Binding& binding) const { return plan_.is_batch(binding.ids->ne[1]); }
   BatchRows batch_rows(const Binding& binding) const;
+  // Rows [first, last) of a selection: those whose experts are in use. The others' are passing through.
+  struct Lasting {
+    size_t first = 0, last = 0;
+  };
+  Lasting lasting_rows(const Binding& binding) const;
   size_t distinct(const Binding& binding, const std::vector<int32_t>& rows, std::vector<int32_t>* experts);
   void write_slot_ids(Binding* binding, const std::vector<int32_t>& rows);
   bool bind(Binding* binding, PartUse* use);
@@ -69,6 +78,7 @@ class Seam {
   Replay* const replay_;
   Store* store_ = nullptr;
   PageCacheStore* pagecache_ = nullptr;
+  DraftedRows* drafts_ = nullptr;
   PartIndex index_;
   MiniGraph mini_;
   Pilot pilot_;
@@ -87,6 +97,7 @@ class Seam {
   UserCallback user_;
   bool user_asked_ = false;
   int64_t n_tokens_ = 0;  // of the widest selection: the last layer may leave rows out
+  size_t n_counted_ = 0;  // of those, from the first on: the others are drafts that are mostly wrong
   size_t cursor_ = 0, matched_begin_ = 0;
   bool failed_ = false;
   std::vector<std::pair<Tensor*, int32_t>> blanked_;  // nodes skipped after a failure, and their operations

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <string>
 
+#include "guanaco/guanaco.h"
+
 namespace guanaco {
 
 constexpr uint64_t kStatsMagic = 0x314154534e475547ull;  // "GUGNSTA1"
-constexpr uint64_t kStatsVersion = 4;
+constexpr uint64_t kStatsVersion = GUANACO_ABI_VERSION;
 constexpr int kErrorBytes = 1024;
 
 enum class LoadState : uint64_t { kIdle = 0, kLoadingDense = 1, kReady = 2, kFailed = 3 };
@@ -46,6 +48,7 @@ struct StatsBlock {
   Word pilot_control_right, pilot_control_total;  // under `pilot_control`: ids a layer's own router selected again
   Word draft_steps, draft_rests;     // steps of decoding with a drafter; of these without drafts, which did not pay
   Word draft_accepted;               // drafted tokens that were right
+  Word draft_accesses, draft_hits;   // of accesses and hits, what only drafts that are mostly wrong asked for
   Word running;                      // number of the graph that is being computed, from 1; 0: none
   Word error_length;
   char error[kErrorBytes];

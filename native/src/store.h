@@ -58,6 +58,8 @@ class Store {
   // pinned already.
   bool acquire(uint32_t group, const std::vector<uint32_t>& part_order, size_t n_transient, Lease* lease,
                const BatchRows& rows = {});
+  // As Cache::learn().
+  void learn(uint32_t group, const int32_t* experts, size_t n) { cache_->learn(group, experts, n); }
   // After acquire() refused: serves the selection in waves, for products that need `parts` in this order. False when every
   // slot is pinned.
   bool acquire_in_waves(uint32_t group, const std::vector<uint32_t>& parts, Lease* lease);

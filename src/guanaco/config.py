@@ -42,6 +42,7 @@ class LoadConfig:
     n_ctx: int | None = None
     n_batch: int = 2048
     n_ubatch: int = 512
+    grow_ubatch: bool = False  # nobody chose: a streamed model gets a larger one where it costs little
     n_parallel: int = 1
     n_threads: int | None = None
     n_threads_batch: int | None = None

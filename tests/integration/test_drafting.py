@@ -22,6 +22,7 @@ from guanaco.config import LoadConfig
 from guanaco.engine.engine import Engine, EngineSpec
 from guanaco.engine.native import DraftCounts, NativeStats
 from guanaco.errors import BudgetError, EngineError, UsageError
+from guanaco.gguf.reader import read_gguf
 from guanaco.planner import slots
 from guanaco.units import GIB, MIB
 from tests.support.tiny_models import build, spec_named
@@ -164,26 +165,63 @@ def test_a_slot_begins_anew_after_drafts_rested_in_it(tmp_path: Path) -> None:
     assert drafting.rests > 0
 
 
-def test_hits_fall_by_three_points_at_most() -> None:
-    """With drafts that are right: of what a whole batch selects more is there than of what one token does.
+def wrong_draft(folder: Path) -> Path:
+    """The demo model with other texts' words in place of its own: never right, and as slow."""
+    source = demo_model()
+    tensor = next(item for item in read_gguf(source).tensors if item.name == "token_embd.weight")
+    data = bytearray(source.read_bytes())
+    words = data[tensor.offset : tensor.offset + tensor.nbytes]
+    at = 97 * tensor.nbytes // tensor.dims[-1]
+    data[tensor.offset : tensor.offset + tensor.nbytes] = words[at:] + words[:at]
+    path = folder / "wrong.gguf"
+    path.write_bytes(data)
+    return path
 
-    Drafts that are not cost more, because experts of tokens that nobody says push out others; they rest.
-    """
 
-    def hit_rate(**drafts: Any) -> float:
-        settings = {"load_mode": "streaming", "max_experts": 10, "pilot": "off", **drafts}
-        with loaded(demo_model(), memory_bytes=1 * GIB, **settings) as engine:
-            before = engine.stats()
-            for text in ("Once upon a time", "The dog ran", "One day a girl", "There was a cat"):
-                body = {"prompt": text, "n_predict": 400, "temperature": 0, "ignore_eos": True}
-                engine.client().call("/completion", body)
-            after = engine.stats()
+@contextmanager
+def telling_stories(**drafts: Any) -> Iterator[tuple[NativeStats, NativeStats, DraftCounts | None]]:
+    """Counters before and after four stories of the demo model, with slots for 10 of 32 experts a layer."""
+    settings = {"load_mode": "streaming", "max_experts": 10, "pilot": "off", **drafts}
+    with loaded(demo_model(), memory_bytes=1 * GIB, **settings) as engine:
+        before = engine.stats()
+        for text in ("Once upon a time", "The dog ran", "One day a girl", "There was a cat"):
+            body = {"prompt": text, "n_predict": 400, "temperature": 0, "ignore_eos": True}
+            engine.client().call("/completion", body)
+        after, drafting = engine.stats(), engine.drafting()
         assert before is not None
         assert after is not None
+        yield before, after, drafting
+
+
+def hit_rate(**drafts: Any) -> float:
+    with telling_stories(**drafts) as (before, after, _):
         return (after.hits - before.hits) / (after.accesses - before.accesses)
 
+
+def test_hits_fall_by_three_points_at_most(tmp_path: Path) -> None:
+    """With drafts that are right: of what a whole batch selects more is there than of what one token does.
+
+    And with drafts that are not, which rest.
+    """
     without = hit_rate()
     assert hit_rate(draft_model=demo_model(), draft_always=True) >= without - 0.03
+    assert hit_rate(draft_model=wrong_draft(tmp_path)) >= without - 0.03
+
+
+def test_wrong_drafts_pass_through_a_few_slots(tmp_path: Path) -> None:
+    """They never rest here: what only they ask for is not kept, and nothing is learned from it.
+
+    The seven experts of a layer that are there for them at a time are of 40; of a usual model's they are few.
+    """
+    without = hit_rate()
+    with telling_stories(draft_model=wrong_draft(tmp_path), draft_always=True) as (before, after, drafting):
+        assert drafting is not None
+        accesses = after.accesses - before.accesses - drafting.accesses
+        assert drafting.accesses > accesses
+        own = (after.hits - before.hits - drafting.hits) / accesses
+    assert drafting.rests == 0
+    assert own >= without - 0.08
+    assert drafting.hits / drafting.accesses < own, "of experts in use there are more"
 
 
 def test_a_draft_model_is_part_of_the_budget(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from guanaco.bench.bandwidth import bound_lines, drive_bandwidth, random_slices
+from guanaco.bench.bandwidth import bound_lines, drive_bandwidth, prompt_bound_lines, random_slices
 from guanaco.cli.demo import demo_model
 from guanaco.gguf.reader import read_gguf
 from guanaco.model.map import build_model_map
@@ -33,6 +33,26 @@ def test_the_greater_of_compute_and_drive_is_the_bound() -> None:
     assert line["bytes_per_token"] == pytest.approx(1.5e8), "5e8 in ten tokens were read for nothing"
     (slower,) = bound_lines([row("slots", 5.0, 2e8), row("compute", 10.0)])
     assert slower["over_bound"] == pytest.approx(1.0)  # the drive needs 200 ms
+
+
+def test_the_bound_of_a_prompt() -> None:
+    def prompt(
+        way: str, prompt_tps: float, nbytes: float = 0, per_touched: float | None = None
+    ) -> dict[str, object]:
+        return {
+            **row(way, 1.0),
+            "prompt_n": 100,
+            "prompt_tps": prompt_tps,
+            "prompt_bytes": nbytes,
+            "prompt_read_per_touched": per_touched,
+        }
+
+    rows = [prompt("slots", 10, 5e9, 0.8), prompt("compute", 25, 8e9, 1.0), prompt("mmap", 5, 9e9)]
+    (line,) = prompt_bound_lines(rows)
+    assert (line["way"], line["prompt_n"], line["read_per_touched"]) == ("slots", 100, 0.8)
+    assert line["over_bound"] == pytest.approx(2.0)  # 10 s; 4 s to compute and 5 s to read
+    rows = [prompt("slots", 10, 1e9, 0.8), prompt("compute", 20)]
+    assert prompt_bound_lines(rows)[0]["over_bound"] == pytest.approx(2.0)
 
 
 def test_slices_are_those_the_store_reads() -> None:

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from guanaco import errors
-from guanaco.bench.bandwidth import BOUND_FIELDS
+from guanaco.bench.bandwidth import BOUND_FIELDS, PROMPT_BOUND_FIELDS
 from guanaco.bench.ratio import Ratio
 from guanaco.bench.ways import WAYS
 from guanaco.cli import bench, main, table, trace
@@ -174,7 +174,7 @@ def test_the_json_of_trace() -> None:
 def test_the_json_of_bench() -> None:
     machine = {"machine", "system", "cores", "ram_bytes", "guanaco", "engine"}
     ratio = {"ratios", "figure", "against", *(field.name for field in fields(Ratio))}
-    bound = {"bounds", *BOUND_FIELDS}
+    bound = {"bounds", *BOUND_FIELDS, "prompt_bounds", *PROMPT_BOUND_FIELDS}
     assert named_in("bench") == {"rows", *bench._FIELDS, *machine, *ratio, *bound}
 
 

@@ -170,6 +170,36 @@ def test_a_batch_whose_experts_do_not_fit_runs_in_waves_and_said_so() -> None:
     assert not any("at once" in text for text in _plan(model, 2 * GIB, max_experts=32).warnings)
 
 
+def test_a_batch_nobody_chose_grows_where_it_costs_little() -> None:
+    model = moe_model([(3 * MIB, 3 * MIB, 3 * MIB)] * 24, n_expert=64, top_k=4)
+    settings = {"load_mode": "streaming", "n_ctx": 4096}
+    for budget_bytes, n_ubatch in ((GIB, 512), (2 * GIB, 1024), (8 * GIB, 2048)):
+        usual = _plan(model, budget_bytes, **settings)
+        grown = _plan(model, budget_bytes, **settings, grow_ubatch=True)
+        assert (usual.n_ubatch, grown.n_ubatch) == (512, n_ubatch)
+        # A thirty-second of the budget is set aside for it; what is not needed is the prompt cache's.
+        lost_bytes = usual.parts.arena_bytes - grown.parts.arena_bytes
+        assert 0 < lost_bytes <= budget_bytes // 32 + 12 * MIB
+        assert grown.cache_ram_bytes > usual.cache_ram_bytes
+        assert grown.parts.total_bytes <= grown.budget_bytes
+    assert usual.slots < 24 * 64
+    for kept in ({"n_parallel": 2}, {"n_batch": 512}, {"n_ctx": 512}):
+        assert _plan(model, 8 * GIB, **{**settings, **kept}, grow_ubatch=True).n_ubatch <= 512
+
+
+def test_a_batch_grows_when_all_experts_have_slots() -> None:
+    made = _plan(_big_model(), 3 * GIB, load_mode="streaming", grow_ubatch=True)
+    assert made.slots == 24 * 64
+    assert (made.n_ubatch, made.n_ctx) == (2048, 32768)
+    assert made.parts.total_bytes <= made.budget_bytes
+
+
+def test_setting_memory_aside_for_a_batch_refuses_no_budget() -> None:
+    model = _big_model()
+    usual, grows = (_config(None, load_mode="streaming", grow_ubatch=grow) for grow in (False, True))
+    assert minimum_budget(model, MACHINE, usual) == minimum_budget(model, MACHINE, grows)
+
+
 def test_in_the_page_cache_nothing_can_pass_through_so_the_batch_is_made_smaller() -> None:
     model = moe_model([_SLICES] * 2, n_expert=64, top_k=4)
     made = _plan(model, 2 * GIB, max_experts=16, io="pagecache")  # 8 tokens x 4 experts

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define GUANACO_API __attribute__((visibility("default")))
-#define GUANACO_ABI_VERSION 4
+#define GUANACO_ABI_VERSION 5
 
 #ifdef __cplusplus
 extern "C" {

@@ -23,6 +23,10 @@ from guanaco.model.map import ModelMap
 BOUND_FIELDS = (
     "budget", "way", "token_s", "compute_s", "bytes_per_token", "drive_bytes_per_s", "drive_s", "over_bound",
 )  # fmt: skip
+PROMPT_BOUND_FIELDS = (
+    "budget", "way", "prompt_n", "prompt_s", "compute_s", "prompt_bytes", "drive_bytes_per_s", "drive_s",
+    "over_bound", "read_per_touched",
+)  # fmt: skip
 DEPTHS = (1, 2, 4, 8, 16, 32)
 _PAGE = 4096
 
@@ -116,3 +120,30 @@ def bound_lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             figures = (budget, way, token_s, compute_s, nbytes, drive, drive_s, over)
             lines.append(dict(zip(BOUND_FIELDS, figures, strict=True)))
     return lines
+
+
+def prompt_bound_lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As ``bound_lines``, of the prompt; and its bytes read over those of the experts it selected."""
+    lines = []
+    for budget in dict.fromkeys(row["budget"] for row in rows):
+        here = [row for row in rows if row["budget"] == budget]
+        compute_s = median(_prompt_s(row) for row in here if row["way"] == "compute")
+        for way in dict.fromkeys(row["way"] for row in here if row["prompt_read_per_touched"] is not None):
+            if way == "compute":
+                continue
+            mine = [row for row in here if row["way"] == way]
+            prompt_s = median(_prompt_s(row) for row in mine)
+            nbytes = median(row["prompt_bytes"] for row in mine)
+            drive = median(row["drive_bytes_per_s"] for row in mine)
+            over = prompt_s / max(compute_s, nbytes / drive)
+            per_touched = median(row["prompt_read_per_touched"] for row in mine)
+            figures = (
+                budget, way, mine[0]["prompt_n"], prompt_s, compute_s, nbytes, drive, nbytes / drive, over,
+                per_touched,
+            )  # fmt: skip
+            lines.append(dict(zip(PROMPT_BOUND_FIELDS, figures, strict=True)))
+    return lines
+
+
+def _prompt_s(row: dict[str, Any]) -> float:
+    return float(row["prompt_n"] / row["prompt_tps"])

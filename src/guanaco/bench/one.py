@@ -162,8 +162,11 @@ def _measure_loaded(engine: Engine, spec: RunSpec, way: Way, plan: Plan) -> dict
     prompt = [rng.choice(vocabulary) for _ in range(spec.n_prompt)]
     client = engine.client()
     body = {"temperature": 0, "cache_prompt": True, "ignore_eos": True, "id_slot": 0}
+    of_prompt, bytes_of_prompt = engine.stats(), read_bytes(pid)
     first = client.call("/completion", {**body, "prompt": prompt, "n_predict": 1})
+    prompt_figures = _prompt(engine, of_prompt, read_bytes(pid) - bytes_of_prompt)
     if way.all_in_slots:
+        first = _prompt_again(engine, spec, body, prompt)
         _fill_slots(engine, spec, body, prompt)
     before, bytes_before, at = engine.stats(), read_bytes(pid), time.monotonic()
     more = {**body, "prompt": [*prompt, prompt[0]], "n_predict": spec.n_decode}
@@ -179,6 +182,7 @@ def _measure_loaded(engine: Engine, spec: RunSpec, way: Way, plan: Plan) -> dict
         "load_s": engine.load_s,
         "prompt_tps": first["timings"]["prompt_per_second"],
         "prompt_n": first["timings"]["prompt_n"],
+        **prompt_figures,
         "decode_tps": second["timings"]["predicted_per_second"],
         "decode_n": n_decoded,
         "decode_wall_s": wall_s,
@@ -193,8 +197,35 @@ def _measure_loaded(engine: Engine, spec: RunSpec, way: Way, plan: Plan) -> dict
     }
 
 
+def _prompt(engine: Engine, before: NativeStats | None, nbytes: int) -> dict[str, Any]:
+    """What a prompt read, and that over the bytes of what each batch selected of each layer."""
+    after, model = engine.stats(), engine.spec.model_map
+    if before is None or after is None or after.slots == 0:
+        return {"prompt_bytes": nbytes, "prompt_read_per_touched": None}
+    touched_bytes = (
+        (after.accesses - before.accesses)
+        * model.expert_bytes
+        / sum(group.n_expert for group in model.groups)
+    )
+    return {
+        "prompt_bytes": nbytes,
+        "prompt_read_per_touched": (after.bytes_read - before.bytes_read) / touched_bytes,
+    }
+
+
+def _prompt_again(engine: Engine, spec: RunSpec, body: dict[str, Any], prompt: list[int]) -> dict[str, Any]:
+    """The prompt that counts, when its experts are all in slots."""
+    if spec.replay is not None:
+        engine.control("replay_position", spec.replay_start)
+    again = {**body, "cache_prompt": False, "prompt": prompt, "n_predict": 1}
+    answer: dict[str, Any] = engine.client().call("/completion", again)
+    return answer
+
+
 def _fill_slots(engine: Engine, spec: RunSpec, body: dict[str, Any], prompt: list[int]) -> None:
     """The decode that counts, once before it counts: its experts are then all in slots."""
+    if spec.replay is not None:
+        engine.control("replay_position", spec.replay_start + spec.n_prompt)
     engine.client().call("/completion", {**body, "prompt": [*prompt, prompt[0]], "n_predict": spec.n_decode})
     if spec.replay is not None:
         engine.control("replay_position", spec.replay_start + spec.n_prompt)

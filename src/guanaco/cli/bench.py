@@ -15,7 +15,7 @@ import click
 
 from guanaco import __version__
 from guanaco.bench import workload
-from guanaco.bench.bandwidth import bound_lines, drive_bandwidth
+from guanaco.bench.bandwidth import bound_lines, drive_bandwidth, prompt_bound_lines
 from guanaco.bench.compare import Budget, budgets_for_shares, compare, ratios
 from guanaco.bench.one import PILOT_FIGURES, RunSpec
 from guanaco.bench.replay import replay_file
@@ -34,7 +34,8 @@ from guanaco.units import GIB, KIB, MIB, format_bytes, parse_size
 
 _FIELDS = (
     "budget", "way", "memory_limit_bytes", "run", "prompt_tps", "decode_tps", "hit_rate", "bytes_per_token",
-    "cgroup_peak_bytes", "planned_bytes", "load_s", "load_read_bytes", "prompt_n", "decode_n", "n_ubatch",
+    "cgroup_peak_bytes", "planned_bytes", "load_s", "load_read_bytes", "prompt_n", "prompt_bytes",
+    "prompt_read_per_touched", "decode_n", "n_ubatch",
     "slots", "io", "unmanaged", "counted_bytes", "io_bytes", "wait_s", "read_ahead_kib",
     "cached_expert_bytes", "drive_bytes_per_s", "drive_limit_bytes_per_s",
     *(f"pilot_{name}" for name in PILOT_FIGURES),
@@ -218,9 +219,20 @@ def bench_command(
     names = [way.name for way in chosen if not way.all_in_slots]
     summary = _ratios(rows, names, ("decode_tps", "prompt_tps") if load_name is None else of_clients.FIGURES)
     bounds = bound_lines(rows) if bound else []
+    prompt_bounds = prompt_bound_lines(rows) if bound else []
     if as_json:
         shown = [{key: row.get(key) for key in fields} for row in rows]
-        click.echo(json.dumps({"machine": about, "rows": shown, "ratios": summary, "bounds": bounds}))
+        click.echo(
+            json.dumps(
+                {
+                    "machine": about,
+                    "rows": shown,
+                    "ratios": summary,
+                    "bounds": bounds,
+                    "prompt_bounds": prompt_bounds,
+                }
+            )
+        )
         return
     width = max((len(line["figure"]) for line in summary), default=0)
     for line in summary:
@@ -231,6 +243,8 @@ def bench_command(
         )
     for line in bounds:
         click.echo(_bound_text(line))
+    for line in prompt_bounds:
+        click.echo(_prompt_bound_text(line))
 
 
 def _bound_text(line: dict[str, Any]) -> str:
@@ -239,6 +253,16 @@ def _bound_text(line: dict[str, Any]) -> str:
         f"{line['budget']:>7}  {line['way']}: a token takes {line['token_s'] * 1e3:.0f} ms, "
         f"{line['over_bound']:.2f} times the greater of {line['compute_s'] * 1e3:.0f} ms (compute alone) and "
         f"{line['drive_s'] * 1e3:.0f} ms ({read} at {speed}/s)"
+    )
+
+
+def _prompt_bound_text(line: dict[str, Any]) -> str:
+    read, speed = format_bytes(round(line["prompt_bytes"])), format_bytes(round(line["drive_bytes_per_s"]))
+    return (
+        f"{line['budget']:>7}  {line['way']}: a prompt of {line['prompt_n']} tokens takes "
+        f"{line['prompt_s']:.1f} s, {line['over_bound']:.2f} times the greater of {line['compute_s']:.1f} s "
+        f"(compute alone) and {line['drive_s']:.1f} s ({read} at {speed}/s); it read "
+        f"{line['read_per_touched']:.2f} of what it selected"
     )
 
 

@@ -82,7 +82,7 @@ def load_config(model: Path, resolved: Resolved) -> LoadConfig:
     given = resolved.group("load")
     if given.get("n_parallel", 1) is None:
         del given["n_parallel"]
-    return _valid(LoadConfig(model=model, **given), "load", resolved)
+    return _valid(LoadConfig(model=model, grow_ubatch="n_ubatch" not in given, **given), "load", resolved)
 
 
 def sampling_config(resolved: Resolved) -> SamplingConfig:

@@ -192,7 +192,13 @@ class Engine:
         counters = self._counters()
         if counters is None or not self.spec.config.draft_sources:
             return None
-        return DraftCounts(counters.draft_steps, counters.draft_rests, counters.draft_accepted)
+        return DraftCounts(
+            counters.draft_steps,
+            counters.draft_rests,
+            counters.draft_accepted,
+            counters.draft_accesses,
+            counters.draft_hits,
+        )
 
     def _counters(self) -> NativeStats | None:
         if self._files is not None and self._stats_file is not None:

@@ -19,7 +19,7 @@ from guanaco.errors import EngineError
 from guanaco.model.map import ModelMap
 from guanaco.planner.plan import Plan
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 PLAN_VARIABLE = "GUANACO_PLAN"
 PARENT_VARIABLE = "GUANACO_PLAN_PARENT"
 LIBRARY_VARIABLE = "GUANACO_LIBRARY"
@@ -35,7 +35,7 @@ _WORDS = (
     "preloaded", "preload_ended",
     "pilot_calls", "pilot_slices", "pilot_guessed", "pilot_right", "pilot_selected", "pilot_useful",
     "pilot_wasted", "pilot_wasted_bytes", "overlapped", "waves", "pilot_control_right", "pilot_control_total",
-    "draft_steps", "draft_rests", "draft_accepted",
+    "draft_steps", "draft_rests", "draft_accepted", "draft_accesses", "draft_hits",
     "running", "error_length",
 )  # fmt: skip
 _CONTROLS = (
@@ -101,15 +101,23 @@ class NativeStats:
     draft_steps: int = 0  # steps of decoding where something drafts
     draft_rests: int = 0  # of these without a draft, because it did not pay
     draft_accepted: int = 0  # drafted tokens that were right
+    # Of accesses and hits, what only drafts that are mostly wrong asked for.
+    draft_accesses: int = 0
+    draft_hits: int = 0
 
 
 @dataclass(frozen=True)
 class DraftCounts:
-    """Steps of decoding with a drafter, those of them without a draft, drafted tokens that were right."""
+    """Steps of decoding with a drafter, those of them without a draft, drafted tokens that were right.
+
+    ``accesses``, ``hits``: of the experts that only drafts which are mostly wrong asked for.
+    """
 
     steps: int
     rests: int
     accepted: int
+    accesses: int = 0
+    hits: int = 0
 
 
 def library_path() -> Path:

@@ -19,6 +19,8 @@ from guanaco.planner.report import ContextBytes, EngineReport, ReportRequest
 SMALLEST_DEFAULT_CTX = 4096
 # Sizing a context takes the engine memory for every token of it: longer ones are for who asks.
 LARGEST_DEFAULT_CTX = 1 << 20
+# Larger than what is asked for by default: each expert is read once a batch.
+GROWN_BATCHES = (2048, 1024)
 
 
 def n_threads_for(config: LoadConfig, hardware: Hardware) -> int:
@@ -87,10 +89,29 @@ class ContextCosts:
     by_batch: tuple[ContextBytes, ...]  # at the smallest context
 
     def at(self, n_ctx: int, n_ubatch: int) -> ContextBytes:
-        """The bytes of one choice, or of the largest batch where only that is known."""
+        """The bytes of one choice, or of the largest batch where only that is known.
+
+        Of a batch that is larger still, at most: nothing grows faster than the batch does.
+        """
+        most = self.batches[-1]
+        if n_ubatch > most:
+            return _grown(self.at(n_ctx, most), most, n_ubatch)
         if n_ctx == self.sizes[0]:
             return self.by_batch[self.batches.index(n_ubatch)]
         return self.by_size[self.sizes.index(n_ctx)]
+
+
+def _grown(row: ContextBytes, n_ubatch: int, larger: int) -> ContextBytes:
+    def grown(nbytes: int) -> int:
+        return -(-nbytes * larger // n_ubatch)
+
+    return replace(
+        row,
+        n_ubatch=larger,
+        window_bytes=grown(row.window_bytes),
+        compute_bytes=grown(row.compute_bytes),
+        output_bytes=grown(row.output_bytes),
+    )
 
 
 def context_costs(model: ModelMap, config: LoadConfig, report: EngineReport | None) -> ContextCosts:

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from guanaco.config import LoadConfig
 from guanaco.hardware.facts import Hardware
 from guanaco.model.map import ModelMap
-from guanaco.planner.contexts import ContextCosts, context_costs, most_threads_for, n_threads_for
+from guanaco.planner.contexts import (
+    GROWN_BATCHES,
+    ContextCosts,
+    context_costs,
+    most_threads_for,
+    n_threads_for,
+)
 from guanaco.planner.memory import REPACKABLE_TYPES, work_bytes
 from guanaco.planner.overheads import draft_token_bytes, drafter_bytes, engine_bytes, headroom_bytes
 from guanaco.planner.report import EngineReport
@@ -63,6 +69,18 @@ class Load:
     def batches(self) -> tuple[int, ...]:
         """Batch sizes to try, the one asked for first."""
         return tuple(reversed(self.costs.batches))
+
+    @property
+    def grown_batches(self) -> tuple[int, ...]:
+        """Batch sizes to try beyond that, largest first.
+
+        With several clients a batch is what others wait for.
+        """
+        config = self.config
+        if not config.grow_ubatch or config.n_parallel > 1 or config.embeddings:
+            return ()
+        most = min(config.n_batch, self.costs.sizes[0])
+        return tuple(size for size in GROWN_BATCHES if self.batches[0] < size <= most)
 
     def overhead(self, budget_bytes: int) -> int:
         """Everything but weights, slots, context and work buffer."""

@@ -22,6 +22,8 @@ from guanaco.planner.slots import (
 from guanaco.units import MIB, format_bytes
 
 _LAZY_SHARE, _LAZY_FEWEST_BYTES = 16, 64 * MIB
+# Of the budget, for a batch larger than the usual one.
+_GROWTH_SHARE = 32
 
 
 def streaming_plan(load: Load, budget_bytes: int) -> Plan | None:
@@ -30,7 +32,7 @@ def streaming_plan(load: Load, budget_bytes: int) -> Plan | None:
     for n_ubatch in load.batches:
         slots = _slots(load, budget_bytes, n_ubatch, larger)
         if slots is not None:
-            return _plan(load, budget_bytes, n_ubatch, slots)
+            return _plan(load, budget_bytes, _grown_batch(load, budget_bytes, n_ubatch, slots), slots)
         larger = n_ubatch
     return None
 
@@ -71,7 +73,62 @@ def _slots(load: Load, budget_bytes: int, n_ubatch: int, larger: int | None) -> 
         return asked if all(map(int.__ge__, asked, needed)) and fits(asked) else None
     everything = tuple(item.n_experts for item in load.classes)
     most = everything if larger is None else _needed_slots(load, larger)
-    return fit_slots(load.classes, needed, most, fits)
+    growth = _growth_share(load, budget_bytes) if larger is None else 0
+    room -= growth
+    found = fit_slots(load.classes, needed, most, fits)
+    if found is not None or not growth:
+        return found
+    room += growth
+    return needed if fits(needed) else None
+
+
+def _growth_share(load: Load, budget_bytes: int) -> int:
+    """Set aside for a larger batch, whether it is enough for one or not.
+
+    Else a little more memory would buy the batch and pay for it with experts. What is not needed goes to the
+    prompt cache.
+    """
+    if not load.grown_batches:
+        return 0
+    everything = tuple(item.n_experts for item in load.classes)
+    most = _growth_bytes(load, load.costs.sizes[-1], load.batches[0], load.grown_batches[0], everything)
+    return min(budget_bytes // _GROWTH_SHARE, most)
+
+
+def _growth_bytes(load: Load, n_ctx: int, n_ubatch: int, larger: int, slots: tuple[int, ...]) -> int:
+    return (load.context_bytes(n_ctx, larger) + _work_bytes(load, larger, slots)) - (
+        load.context_bytes(n_ctx, n_ubatch) + _work_bytes(load, n_ubatch, slots)
+    )
+
+
+def _left_for_growth(load: Load, budget_bytes: int, slots: tuple[int, ...]) -> int:
+    """Of what is set aside for a larger batch, what the slots have left.
+
+    All that is left when they hold every expert.
+    """
+    n_ubatch = load.batches[0]
+    taken = arena_bytes(load.classes, slots) + _work_bytes(load, n_ubatch, slots)
+    left = _room(load, budget_bytes, n_ubatch) - taken
+    return left if _holds_all(load, slots) else min(_growth_share(load, budget_bytes), left)
+
+
+def _holds_all(load: Load, slots: tuple[int, ...]) -> bool:
+    return all(count == item.n_experts for item, count in zip(load.classes, slots, strict=True))
+
+
+def _grown_batch(load: Load, budget_bytes: int, n_ubatch: int, slots: tuple[int, ...]) -> int:
+    """The largest batch that what is set aside pays for, or the one that has room anyway."""
+    if n_ubatch != load.batches[0] or not load.grown_batches:
+        return n_ubatch
+    left = _left_for_growth(load, budget_bytes, slots)
+    n_ctx = load.pick_context(load.context_limit(budget_bytes))
+    fitting = (
+        size
+        for size in load.grown_batches
+        if _growth_bytes(load, n_ctx, n_ubatch, size, slots) <= left
+        and all(map(int.__ge__, slots, _needed_slots(load, size)))
+    )
+    return next(fitting, n_ubatch)
 
 
 def _room(load: Load, budget_bytes: int, n_ubatch: int) -> int:
@@ -123,9 +180,11 @@ def _plan(load: Load, budget_bytes: int, n_ubatch: int, slots: tuple[int, ...]) 
     arena, work = arena_bytes(classes, slots), _work_bytes(load, n_ubatch, slots)
     n_ctx = load.pick_context(load.context_limit(budget_bytes))
     row = load.costs.at(n_ctx, n_ubatch)
-    spare = load.context_share(budget_bytes, n_ubatch) - load.context_bytes(n_ctx, n_ubatch)
-    if all(count == item.n_experts for item, count in zip(classes, slots, strict=True)):
-        spare += _room(load, budget_bytes, n_ubatch) - arena - work
+    usual = min(n_ubatch, load.batches[0])
+    spare = load.context_share(budget_bytes, usual) - load.context_bytes(n_ctx, usual)
+    if usual == load.batches[0] and (load.grown_batches or _holds_all(load, slots)):
+        spare += _left_for_growth(load, budget_bytes, slots)
+    spare -= _growth_bytes(load, n_ctx, usual, n_ubatch, slots)
     checkpoints = load.checkpoints(budget_bytes, n_ctx, n_ubatch)
     cache_ram_bytes = load.prompt_cache(spare)
     held_bytes = sum(item.expert_bytes * count for item, count in zip(classes, slots, strict=True))

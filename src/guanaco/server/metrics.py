@@ -131,6 +131,8 @@ def _drafting(counts: DraftCounts) -> list[Family]:
         _counter("guanaco_draft_steps_total", "Steps of decoding with a drafter.", counts.steps),
         _counter("guanaco_draft_rests_total", "Those without a draft: it did not pay.", counts.rests),
         _counter("guanaco_draft_accepted_total", "Drafted tokens that were right.", counts.accepted),
+        _counter("guanaco_draft_accesses_total", "Experts only wrong drafts asked for.", counts.accesses),
+        _counter("guanaco_draft_hits_total", "Those that needed no read.", counts.hits),
     ]
 
 
