@@ -13,9 +13,9 @@ TEST(stats_layout_is_words_around_the_text) {
   CHECK_EQ(offsetof(StatsBlock, magic), 0);
   CHECK_EQ(offsetof(StatsBlock, tokens), 21 * 8);
   CHECK_EQ(offsetof(StatsBlock, error_length), 46 * 8);
-  CHECK_EQ(offsetof(StatsBlock, error), 47 * 8);
-  CHECK_EQ(offsetof(StatsBlock, replay_on), 47 * 8 + guanaco::kErrorBytes);
-  CHECK_EQ(sizeof(StatsBlock), 47 * 8 + guanaco::kErrorBytes + 20 * 8);
+  CHECK_EQ(offsetof(StatsBlock, error), 49 * 8);
+  CHECK_EQ(offsetof(StatsBlock, replay_on), 49 * 8 + guanaco::kErrorBytes);
+  CHECK_EQ(sizeof(StatsBlock), 49 * 8 + guanaco::kErrorBytes + 20 * 8);
   CHECK(guanaco::Word::is_always_lock_free);
 }
 

@@ -75,7 +75,7 @@ def same_text_streamed(path: Path, n_vocab: int, max_experts: int, **settings: A
     with loaded(path, load_mode="streaming", max_experts=max_experts, **drafts) as engine:
         assert answers(engine, n_vocab) == expected
         stats, streamed = counted(engine)
-    assert streamed == resident, "drafts were the same"
+    assert replace(streamed, accesses=0, hits=0) == resident, "drafts were the same"
     assert stats.unmanaged == 0
     assert stats.misses > 0
     assert streamed.rests == 0
@@ -97,7 +97,7 @@ def test_drafts_from_earlier_text(kind: str) -> None:
             drafting = engine.drafting()
         assert drafting is not None
         assert drafting.accepted >= again["timings"]["draft_n_accepted"] > 20
-        found.append((again["tokens"], drafting))
+        found.append((again["tokens"], replace(drafting, accesses=0, hits=0)))
     assert found[0] == found[1]
 
 
