@@ -12,7 +12,7 @@ TEST(stats_layout_is_words_around_the_text) {
   // engine/native.py reads these places.
   CHECK_EQ(offsetof(StatsBlock, magic), 0);
   CHECK_EQ(offsetof(StatsBlock, tokens), 21 * 8);
-  CHECK_EQ(offsetof(StatsBlock, error_length), 46 * 8);
+  CHECK_EQ(offsetof(StatsBlock, error_length), 48 * 8);
   CHECK_EQ(offsetof(StatsBlock, error), 49 * 8);
   CHECK_EQ(offsetof(StatsBlock, replay_on), 49 * 8 + guanaco::kErrorBytes);
   CHECK_EQ(sizeof(StatsBlock), 49 * 8 + guanaco::kErrorBytes + 20 * 8);
