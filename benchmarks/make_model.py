@@ -45,6 +45,7 @@ class Shape:
     n_vocab: int = 150_000
     context_length: int = 32_768
     expert_type: str = "MXFP4"
+    second_type: str | None = None  # of the experts of every other layer
     output_type: str = "Q8_0"
 
 
@@ -85,8 +86,8 @@ def tensors(shape: Shape) -> list[TensorPlan]:
     def ones(name: str, length: int) -> TensorPlan:
         return TensorPlan(f"{name}.weight", (length,), "F32", 0.0)
 
-    def expert(name: str, *dims: int, gain: float) -> TensorPlan:
-        return replace(matrix(name, *dims, n_expert, kind=shape.expert_type, gain=gain), is_expert=True)
+    def expert(name: str, *dims: int, kind: str, gain: float) -> TensorPlan:
+        return replace(matrix(name, *dims, n_expert, kind=kind, gain=gain), is_expert=True)
 
     plan = [
         TensorPlan("token_embd.weight", (embd, shape.n_vocab), "F16", 1.0),
@@ -95,6 +96,7 @@ def tensors(shape: Shape) -> list[TensorPlan]:
     ]
     for i in range(shape.n_layer):
         blk = f"blk.{i}."
+        kind = shape.second_type if shape.second_type is not None and i % 2 else shape.expert_type
         plan += [
             ones(f"{blk}attn_norm", embd),
             matrix(f"{blk}attn_q", embd, q),
@@ -105,9 +107,9 @@ def tensors(shape: Shape) -> list[TensorPlan]:
             matrix(f"{blk}attn_output", q, embd),
             ones(f"{blk}ffn_norm", embd),
             matrix(f"{blk}ffn_gate_inp", embd, n_expert, kind="F32", gain=1.5),
-            expert(f"{blk}ffn_gate_exps", embd, ff, gain=1.5),
-            expert(f"{blk}ffn_up_exps", embd, ff, gain=1.5),
-            expert(f"{blk}ffn_down_exps", ff, embd, gain=2.0),
+            expert(f"{blk}ffn_gate_exps", embd, ff, kind=kind, gain=1.5),
+            expert(f"{blk}ffn_up_exps", embd, ff, kind=kind, gain=1.5),
+            expert(f"{blk}ffn_down_exps", ff, embd, kind=kind, gain=2.0),
         ]
     return plan
 
@@ -274,6 +276,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--experts", type=int, help="experts a layer")
     parser.add_argument("--top-k", type=int, help="experts used a token and layer")
     parser.add_argument("--vocab", type=int, help="number of tokens")
+    parser.add_argument(
+        "--second-type", choices=sorted(blocks.TYPES), help="quantisation of the experts of every other layer"
+    )
     parser.add_argument("--size", help="narrow the model to at most this size, e.g. 300MB")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
@@ -288,6 +293,7 @@ def shape_from(options: argparse.Namespace) -> Shape:
         n_expert=options.experts if options.experts is not None else shape.n_expert,
         top_k=options.top_k if options.top_k is not None else shape.top_k,
         n_vocab=options.vocab if options.vocab is not None else shape.n_vocab,
+        second_type=options.second_type,
     )
     check(shape)
     return narrowed(shape, parse_size(options.size)) if options.size else shape

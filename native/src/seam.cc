@@ -81,7 +81,9 @@ int Seam::compute(Scheduler* scheduler, Graph* graph, const UserCallback& user) 
   n_counted_ = static_cast<size_t>(n_tokens_);
   // Layers that draft have graphs of their own, and those are not the step's.
   if (drafts_ != nullptr && plan_.groups[plan.bindings.front().group].expected) {
-    n_counted_ = drafts_->begin_graph(n_counted_);
+    // Of a batch with another client's prompt in it nobody knows which rows are drafts.
+    const size_t counted = drafts_->begin_graph(plan_.is_batch(n_tokens_) ? 1 : n_counted_);
+    if (!plan_.is_batch(n_tokens_)) n_counted_ = counted;
   }
   int status = kStatusFailed;
   {

@@ -61,6 +61,7 @@ class LoadConfig:
     n_draft_max: int | None = None  # tokens of a draft; None: 3, or 8 where n-grams draft
     draft_always: bool = False  # also when it does not pay
     n_gpu_layers: int | None = None
+    cpu_moe_layers: int = -1  # leading layers whose experts stay on the host; -1: as few as it takes
     flash_attn: str = "auto"
     embeddings: bool = False
     pooling: str | None = None

@@ -33,13 +33,14 @@ N_PROMPTS, N_TOKENS = 4, 48
 
 @contextmanager
 def loaded(path: Path, **settings: Any) -> Iterator[Engine]:
+    extra = {"testing": True} if settings.pop("testing", False) else {}
     config = LoadConfig(
         path, **{"memory_bytes": 2 * GIB, "n_ctx": 512, "n_threads": 2, "cache_ram_bytes": 0, **settings}
     )
     loadable = prepare(config)
     # Repacked weights round differently.
     plan = replace(loadable.plan, no_extra_bufts=True)
-    with Engine(EngineSpec(loadable.model, config, plan, warmup=False)) as engine:
+    with Engine(EngineSpec(loadable.model, config, plan, warmup=False, native_extra=extra)) as engine:
         engine.start()
         engine.wait_ready()
         yield engine
@@ -251,3 +252,52 @@ def test_a_model_without_such_layers_cannot_draft_by_them(tmp_path: Path) -> Non
     path = build(spec_named("qwen3moe"), tmp_path)
     with pytest.raises(UsageError, match="has no layers that predict further tokens"):
         prepare(LoadConfig(path, spec_types=("draft-mtp",)))
+
+
+@pytest.mark.parametrize("arch", MTP_ARCHS)
+def test_several_requests_draft_at_once(tmp_path: Path, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by the model's own layers; afterwards one alone gets what the resident engine gives it."""
+    monkeypatch.setattr(slots, "_WAVE_SLOTS", 5)
+    path = build(spec_named(arch), tmp_path)
+    drafts = {"spec_types": ("draft-mtp",), "draft_always": True, "n_parallel": 3, "n_ctx": 1536}
+    with loaded(path, load_mode="mmap", **drafts) as engine:
+        expected = answers(engine, 380)
+    with loaded(path, load_mode="streaming", max_experts=5, **drafts) as engine:
+        rng = random.Random(5)
+        prompts = [[rng.randrange(3, 380) for _ in range(rng.randint(4, 90))] for _ in range(9)]
+        found: list[int] = []
+
+        def ask(prompt: list[int]) -> None:
+            body = {"prompt": prompt, "n_predict": 40, "temperature": 0, "ignore_eos": True}
+            found.append(engine.client().call("/completion", body)["tokens_predicted"])
+
+        threads = [threading.Thread(target=ask, args=(prompt,), daemon=True) for prompt in prompts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert found == [40] * 9
+        assert answers(engine, 380) == expected
+        stats, drafting = counted(engine)
+    assert stats.unmanaged == 0
+    assert drafting.steps > 0
+
+
+@pytest.mark.parametrize("arch", MTP_ARCHS)
+def test_a_read_that_fails_under_drafts_fails_its_request_alone(
+    tmp_path: Path, arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "_WAVE_SLOTS", 5)
+    path = build(spec_named(arch), tmp_path)
+    drafts = {"spec_types": ("draft-mtp",), "draft_always": True}
+    with loaded(path, load_mode="mmap", **drafts) as engine:
+        expected = answers(engine, 380)
+    with loaded(path, testing=True, load_mode="streaming", max_experts=5, **drafts) as engine:
+        body = {"prompt": [5, 6, 7], "n_predict": 60, "temperature": 0, "ignore_eos": True}
+        for n_slices in (1, 2, 5):
+            engine.control("fail_slices", n_slices)
+            with pytest.raises(EngineError, match="reading expert"):
+                engine.client().call("/completion", body)
+            engine.control("fail_slices", 0)
+            assert answers(engine, 380) == expected
+        assert engine.is_running

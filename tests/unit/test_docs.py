@@ -28,6 +28,7 @@ from guanaco.config import LoadConfig, SamplingConfig, ServeConfig
 from guanaco.engine.engine import Engine
 from guanaco.engine.native import DraftCounts, NativeStats
 from guanaco.hardware.facts import Hardware
+from guanaco.planner.card import DevicePart
 from guanaco.planner.placement import plan as make_plan
 from guanaco.planner.plan import Plan
 from guanaco.planner.render import plan_json
@@ -148,7 +149,8 @@ def test_exit_codes_and_error_types() -> None:
 
 def test_the_json_of_run_and_plan(plan: Plan) -> None:
     plan_shape = plan_json(plan)
-    assert named_in("plan") == keys_of({**plan_shape, "details": {}})
+    of_card = {field.name for field in fields(DevicePart)}
+    assert named_in("plan") == keys_of({**plan_shape, "details": {}}) | of_card
     stats = native_stats()
     answer = Answer("text", "", (1,), "stop", 1, 1.0, 1, 1.0)
     facts = RunFacts(plan, "lru", "auto", (), 1.0, 1, stats, stats, (answer,), ("ngram-mod",), DRAFTING)

@@ -12,6 +12,8 @@ import pytest
 from benchmarks import make_model
 from benchmarks.make_model import STANDARDS, Shape, dense_bytes, narrowed, total_bytes
 
+from guanaco.gguf.reader import read_gguf
+from guanaco.model.map import build_model_map
 from tests.support import capi
 
 SMALL = replace(STANDARDS["qwen"], n_layer=3, n_expert=8, top_k=2, n_vocab=512)
@@ -115,6 +117,15 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     wanted = ["--layers", "2", "--experts", "4", "--top-k", "2", "--vocab", "300", "--size", "3MB"]
     assert make_model.main([*wanted, "--out", str(out)]) == 0
     assert "2 layers x 4 experts top-2" in capsys.readouterr().out
+    assert out.stat().st_size <= 3_000_000
+
+
+def test_two_quantisations(tmp_path: Path) -> None:
+    out = tmp_path / "model.gguf"
+    shape = ["--layers", "4", "--experts", "4", "--top-k", "2", "--vocab", "300", "--size", "3MB"]
+    assert make_model.main([*shape, "--second-type", "Q8_0", "--out", str(out)]) == 0
+    groups = build_model_map(read_gguf(out)).groups
+    assert [group.parts[0].type_name for group in groups] == ["mxfp4", "q8_0", "mxfp4", "q8_0"]
     assert out.stat().st_size <= 3_000_000
 
 

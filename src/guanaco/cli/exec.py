@@ -47,7 +47,8 @@ def exec_command(command: tuple[str, ...], **given: Any) -> None:
     """
     log.setup(verbose=True)
     resolved = resolve_flags(_GROUPS, given)
-    config = load_config(model_path(None, given, resolved), resolved)
+    # The program has a batch size of its own.
+    config = replace(load_config(model_path(None, given, resolved), resolved), grow_ubatch=False)
     for word in command[1:]:
         if word in _REFUSED_WORDS:
             raise UsageError(f"{word} cannot be used with exec: {_REFUSED_WORDS[word]}; leave it out")

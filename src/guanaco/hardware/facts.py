@@ -20,6 +20,15 @@ class DriveFacts:
 
 
 @dataclass(frozen=True)
+class CardFacts:
+    """A graphics card."""
+
+    free_bytes: int
+    name: str | None = None
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class Hardware:
     """RAM, limits and processors that this process may use."""
 
@@ -31,3 +40,4 @@ class Hardware:
     n_logical_cores: int  # respects affinity and the cgroup's processor quota
     swap_total_bytes: int | None = None
     drive: DriveFacts | None = None
+    cards: tuple[CardFacts, ...] = ()

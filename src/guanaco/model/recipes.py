@@ -30,6 +30,13 @@ xverse
 """
 ENGINE_ARCHS = frozenset(_ARCHS.split())
 
+# of these, what gives out embeddings and no text
+_EMBEDDERS = """
+bert eurobert gemma-embedding gemma-embedding2 jina-bert-v2 jina-bert-v3 llama-embed modern-bert neo-bert
+nomic-bert nomic-bert-moe t5encoder
+"""
+EMBEDDING_ARCHS = frozenset(_EMBEDDERS.split())
+
 # llama.cpp's own limits; beyond them it aborts
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024

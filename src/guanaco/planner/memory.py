@@ -84,7 +84,7 @@ def kv_cache_bytes(model: ModelMap, config: LoadConfig, n_ctx: int, n_ubatch: in
         cells = per_sequence
         if layer.window_tokens:
             cells = min(per_sequence, pad_cells(layer.window_tokens + n_ubatch))
-        row = _row_bytes(layer.k_width, config.cache_type_k) + _row_bytes(layer.v_width, config.cache_type_v)
+        row = row_bytes(layer.k_width, config.cache_type_k) + row_bytes(layer.v_width, config.cache_type_v)
         total += config.n_parallel * cells * row
         windows += config.n_parallel * cells * row if layer.window_tokens else 0
     return total, windows
@@ -167,6 +167,6 @@ def _widest_activation(model: ModelMap) -> int:
     )
 
 
-def _row_bytes(width: int, cache_type: str) -> int:
+def row_bytes(width: int, cache_type: str) -> int:
     block_bytes, block_elements = _CACHE_BLOCKS[cache_type]
     return -(-width // block_elements) * block_bytes

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from guanaco.planner.card import CardPlan
+
 
 @dataclass(frozen=True)
 class SizeClass:
@@ -43,7 +45,7 @@ class MemoryParts:
 
 @dataclass(frozen=True)
 class Plan:
-    placement: str  # "cpu" | "stream"
+    placement: str  # "gpu" | "moe_experts_cpu:N" | "moe_experts_stream:N" | "cpu" | "stream"
     mode: str  # "resident" | "streaming" | "dense"
     budget_bytes: int
     parts: MemoryParts
@@ -62,6 +64,7 @@ class Plan:
     limited_by: str | None = None
     vram_bytes: int = 0
     drive_bytes: int = 0  # expert bytes left on the drive
+    card: CardPlan | None = None  # what is on cards; None: nothing
     details: dict[str, int | float | str | None] = field(default_factory=dict)
 
     @property
