@@ -1,238 +1,338 @@
-"""The scheduler in the situations that users of such servers reported, and at its bounds."""
+"""Who is let into the engine's slots, and when."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
 import pytest
 
-from guanaco.node.events import (
-    Asked,
-    Cancel,
-    Effect,
-    Ended,
-    Finished,
-    Forward,
-    Left,
-    Load,
-    LoadAsked,
-    Loaded,
-    LoadFailed,
-    Refuse,
-    Ticked,
-    Unload,
-    UnloadAsked,
-)
-from guanaco.node.instance import Instance, State
-from guanaco.node.scheduler import Limits, Scheduler
+from guanaco.errors import EngineError
+from guanaco.server import scheduler
+from guanaco.server.problems import RequestError
+from guanaco.server.prompts import Ask
+from guanaco.server.scheduler import Scheduler, Seen
 
-_SIZES = {"chat": 8, "other": 7, "embedder": 1, "large": 11}
-_ROOM = 10
+SHORT, LONG = Ask(1, 10), Ask(1, 4096)
+ENGINE_CHOOSES = Ask(1, 10, engine_chooses=True)
+N_BATCH = 512
 
 
-def _node(limits: Limits | None = None, pinned: tuple[str, ...] = ()) -> Scheduler:
-    def fits(model: str, others: frozenset[str]) -> bool:
-        return _SIZES[model] + sum(_SIZES[other] for other in others) <= _ROOM
-
-    instances = [Instance(name, size, is_pinned=name in pinned) for name, size in _SIZES.items()]
-    return Scheduler(instances, fits, limits)
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_POLL_S", 0.001)
+    monkeypatch.setattr(scheduler, "_SETTLE_S", 0.0)
 
 
-def _loaded(*models: str, limits: Limits | None = None, pinned: tuple[str, ...] = ()) -> Scheduler:
-    node = _node(limits, pinned)
-    for model in models:
-        assert node.handle(LoadAsked(model, 0)) == [Load(model)]
-        assert node.handle(Loaded(model, 0)) == []
-    return node
+class Engine:
+    """Which slots are busy although nobody waits any more, and which prompts have been read."""
+
+    def __init__(self, n_slots: int) -> None:
+        self.begun: set[int] = set()
+        self.lingering: set[int] = set()
+        self.asked = 0
+        self._n_slots = n_slots
+        self.scheduler = Scheduler(n_slots, N_BATCH, self._look)
+        self.let_in: list[tuple[str, int | None]] = []
+        self.answered = asyncio.Event()
+
+    async def _look(self) -> list[Seen]:
+        self.asked += 1
+        return [Seen(n in self.lingering or n in self.begun, n in self.begun) for n in range(self._n_slots)]
+
+    def ask(self, name: str, ask: Ask | None) -> asyncio.Task[None]:
+        async def request() -> None:
+            async with self.scheduler.slot(ask) as index:
+                self.let_in.append((name, index))
+                await self.answered.wait()
+
+        return asyncio.create_task(request())
 
 
-def test_a_request_loads_its_model_and_then_runs() -> None:
-    node = _node()
-    assert node.handle(Asked("r", "chat", 0)) == [Load("chat")]
-    assert node.handle(Loaded("chat", 5)) == [Forward("r", "chat")]
-    assert node.handle(Asked("again", "chat", 6)) == [Forward("again", "chat")]
-    assert node.handle(Finished("r", 7)) == []
+async def leave(*clients: asyncio.Task[None]) -> None:
+    for client in clients:
+        client.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await client
 
 
-def test_a_model_is_loaded_once_however_many_ask() -> None:
-    node = _node()
-    assert node.handle(Asked("1", "chat", 0)) == [Load("chat")]
-    assert node.handle(Asked("2", "chat", 0)) == []
-    assert node.handle(LoadAsked("chat", 0)) == []
-    assert node.handle(Loaded("chat", 1)) == [Forward("1", "chat"), Forward("2", "chat")]
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0.002)
 
 
-def test_two_models_asked_at_once_both_have_their_turn() -> None:
-    node = _node()
-    assert node.handle(Asked("1", "chat", 0)) == [Load("chat")]
-    assert node.handle(Asked("2", "other", 0)) == []
-    assert node.handle(Loaded("chat", 1)) == [Forward("1", "chat")], "not evicted before its own request"
-    assert node.handle(Finished("1", 2)) == [Unload("chat")]
-    assert node.handle(Ended("chat", 3)) == [Load("other")], "when the memory is really back"
-    assert node.handle(Loaded("other", 4)) == [Forward("2", "other")]
+def run(n_slots: int, scenario: Callable[[Engine], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        engine = Engine(n_slots)
+        await scenario(engine)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await engine.scheduler.aclose()
+
+    asyncio.run(whole())
 
 
-def test_a_short_request_for_a_loaded_model_does_not_wait_behind_a_load() -> None:
-    node = _loaded("embedder")
-    assert node.handle(Asked("slow", "chat", 0)) == [Load("chat")]
-    assert node.handle(Asked("short", "embedder", 0)) == [Forward("short", "embedder")]
+def test_a_short_one_beside_a_long_one_and_the_next_long_one_when_that_is_read() -> None:
+    async def scenario(engine: Engine) -> None:
+        first = engine.ask("long", LONG)
+        await settled()
+        engine.ask("second long", LONG)
+        await settled()
+        short = engine.ask("short", SHORT)
+        await settled()
+        assert engine.let_in == [("long", 3), ("short", 0)]
+        assert engine.scheduler.n_waiting == 1
+        engine.begun.add(3)  # the first answers now
+        await settled()
+        assert engine.let_in[2:] == [("second long", 2)]
+        await leave(first, short)
+
+    run(4, scenario)
 
 
-def test_a_busy_model_is_never_unloaded_and_nobody_starves_for_it() -> None:
-    node = _loaded("chat", limits=Limits(patience_s=10))
-    node.handle(Asked("1", "chat", 0))
-    assert node.handle(Asked("2", "other", 1)) == []
-    assert node.handle(Asked("3", "chat", 5)) == [Forward("3", "chat")], "the older one has not waited long"
-    assert node.handle(Asked("4", "chat", 12)) == [], "now it has"
-    assert node.handle(Finished("1", 13)) == []
-    assert node.handle(Finished("3", 14)) == [Unload("chat")]
-    assert node.handle(Ended("chat", 15)) == [Load("other")]
-    assert node.handle(Loaded("other", 16)) == [Forward("2", "other")]
-    assert node.handle(Finished("2", 17)) == [Unload("other")], "for the one that waits since 12"
-    assert node.handle(Ended("other", 18)) == [Load("chat")]
-    assert node.handle(Loaded("chat", 19)) == [Forward("4", "chat")]
+def test_a_long_one_that_leaves_makes_room_for_the_next() -> None:
+    async def scenario(engine: Engine) -> None:
+        first = engine.ask("long", LONG)
+        await settled()
+        engine.ask("second long", LONG)
+        await settled()
+        await leave(first)
+        await settled()
+        assert engine.let_in == [("long", 1), ("second long", 1)]
+
+    run(2, scenario)
 
 
-def test_who_waits_no_longer_holds_nobody_up() -> None:
-    node = _loaded("chat", limits=Limits(patience_s=10))
-    node.handle(Asked("1", "chat", 0))
-    node.handle(Asked("2", "other", 0))
-    assert node.handle(Asked("3", "chat", 20)) == []
-    assert node.handle(Left("2", 21)) == [Forward("3", "chat")]
+def test_the_engine_is_asked_only_while_somebody_waits() -> None:
+    async def scenario(engine: Engine) -> None:
+        engine.ask("long", LONG)
+        await settled()
+        assert engine.asked == 0
+        second = engine.ask("second long", LONG)
+        await settled()
+        asked = engine.asked
+        assert asked > 0
+        await leave(second)
+        await settled()
+        after = engine.asked
+        await settled()
+        assert engine.asked == after
+
+    run(2, scenario)
 
 
-def test_an_embedder_does_not_push_out_a_chat_model() -> None:
-    """There is room for both; and of two that could go, the cheaper one goes."""
-    node = _loaded("chat")
-    assert node.handle(Asked("e", "embedder", 0)) == [Load("embedder")]
-    node.handle(Loaded("embedder", 1))
-    node.handle(Finished("e", 2))
-    sizes = {"a": 2, "b": 6, "c": 3}
+def test_slots_are_given_in_the_order_of_asking() -> None:
+    async def scenario(engine: Engine) -> None:
+        held = [engine.ask(f"{n}", SHORT) for n in range(2)]
+        await settled()
+        for n in range(2, 6):
+            engine.ask(f"{n}", SHORT)
+            await settled()
+        assert engine.scheduler.n_waiting == 4
+        for task in held:
+            await leave(task)
+            await settled()
+        assert [name for name, _ in engine.let_in] == ["0", "1", "2", "3"]
 
-    def fits(model: str, others: frozenset[str]) -> bool:
-        return sizes[model] + sum(sizes[other] for other in others) <= _ROOM
-
-    node = Scheduler([Instance(name, size) for name, size in sizes.items()], fits)
-    for model in ("a", "b"):
-        node.handle(LoadAsked(model, 0))
-        node.handle(Loaded(model, 0))
-    assert node.handle(Asked("1", "c", 1)) == [Unload("a")]
+    run(2, scenario)
 
 
-def test_nothing_is_unloaded_in_vain() -> None:
-    node = _loaded("chat", "embedder", limits=Limits(patience_s=1000))
-    node.handle(Asked("1", "chat", 0))
-    assert node.handle(Asked("2", "other", 1)) == [], "the embedder's memory alone would not do"
-    assert node.handle(Finished("1", 2)) == [Unload("chat")]
+def test_short_ones_do_not_starve_a_long_one_that_may_be_read() -> None:
+    async def scenario(engine: Engine) -> None:
+        shorts = [engine.ask(f"{n}", SHORT) for n in range(2)]
+        await settled()
+        engine.ask("long", LONG)
+        await settled()
+        engine.ask("late", SHORT)
+        await settled()
+        await leave(shorts[0])
+        await settled()
+        assert engine.let_in[2:] == [("long", 0)], "it came before the late one"
+
+    run(2, scenario)
 
 
-def test_a_model_that_would_fit_once_another_is_gone_is_not_refused() -> None:
-    node = _loaded("chat")
-    assert node.handle(Asked("1", "other", 0)) == [Unload("chat")]
+def test_several_sequences_wait_for_as_many_slots_and_the_engine_chooses() -> None:
+    async def scenario(engine: Engine) -> None:
+        one = engine.ask("one", SHORT)
+        await settled()
+        engine.ask("three", Ask(3, 10, engine_chooses=True))
+        await settled()
+        engine.ask("late", SHORT)
+        await settled()
+        assert [name for name, _ in engine.let_in] == ["one"]
+        await leave(one)
+        await settled()
+        assert engine.let_in[1:] == [("three", None)]
+
+    run(3, scenario)
 
 
-def test_what_does_not_fit_alone_is_refused_at_once() -> None:
-    (refused,) = _loaded("chat").handle(Asked("1", "large", 0))
-    assert isinstance(refused, Refuse)
-    assert (refused.status, refused.retry_after_s) == (507, None)
-    (refused,) = _loaded("chat", pinned=("chat",)).handle(Asked("1", "other", 0))
-    assert isinstance(refused, Refuse)
-    assert "beside chat, which is pinned" in refused.reason
+def test_more_sequences_than_slots_take_all_of_them() -> None:
+    async def scenario(engine: Engine) -> None:
+        many = engine.ask("many", Ask(10, 10, engine_chooses=True))
+        await settled()
+        assert engine.let_in == [("many", None)]
+        engine.ask("late", SHORT)
+        await settled()
+        assert engine.scheduler.n_waiting == 1
+        await leave(many)
+        await settled()
+        assert engine.let_in[1][0] == "late"
+
+    run(2, scenario)
 
 
-def test_a_client_that_goes_away_is_cancelled_wherever_it_is() -> None:
-    node = _node()
-    node.handle(Asked("waits", "chat", 0))
-    assert node.handle(Left("waits", 1)) == []
-    assert node.handle(Loaded("chat", 2)) == [], "nobody is sent"
-    node.handle(Asked("runs", "chat", 3))
-    assert node.handle(Left("runs", 4)) == [Cancel("runs", "chat")]
-    assert node.handle(Finished("runs", 5)) == []
-    assert node.handle(Left("runs", 6)) == [], "it had ended"
-    assert node.instances["chat"].is_idle
+def test_while_the_engine_chooses_for_one_it_chooses_for_all() -> None:
+    async def scenario(engine: Engine) -> None:
+        named = engine.ask("named", ENGINE_CHOOSES)
+        await settled()
+        engine.ask("short", SHORT)
+        engine.ask("late", SHORT)
+        await settled()
+        assert engine.let_in == [("named", None), ("short", None)], "its slot is not known: only the number"
+        await leave(named)
+        await settled()
+        assert engine.let_in[2:] == [("late", None)], "the short one is where the engine put it"
+
+    run(2, scenario)
 
 
-def test_idle_time_counts_from_the_end_of_the_last_request() -> None:
-    node = _loaded("chat", limits=Limits(idle_unload_s=60))
-    node.handle(Asked("1", "chat", 10))
-    assert node.handle(Ticked(200)) == [], "it answers"
-    node.handle(Finished("1", 200))
-    assert node.handle(Ticked(259)) == []
-    assert node.handle(Ticked(260)) == [Unload("chat")]
-    assert node.handle(Asked("2", "chat", 261)) == [], "it is being unloaded: not twice at once"
-    assert node.handle(Ended("chat", 262)) == [Load("chat")]
+def test_more_answers_than_slots_are_left_to_the_engine_to_refuse() -> None:
+    async def scenario(engine: Engine) -> None:
+        for n in range(2):
+            engine.ask(f"{n}", SHORT)
+        await settled()
+        engine.ask("nine", Ask(9, 10, n_answers=9, engine_chooses=True))
+        await settled()
+        assert engine.let_in[2:] == [("nine", None)]
+
+    run(2, scenario)
 
 
-def test_a_pinned_model_stays() -> None:
-    node = _loaded("embedder", limits=Limits(idle_unload_s=60), pinned=("embedder",))
-    assert node.handle(Ticked(1000)) == []
-    assert node.handle(UnloadAsked("embedder", 1001)) == [Unload("embedder")], "but for who says so"
+def test_a_slot_is_busy_until_the_engine_has_noticed_that_its_client_left() -> None:
+    async def scenario(engine: Engine) -> None:
+        clients = [engine.ask(f"{n}", SHORT) for n in range(2)]
+        await settled()
+        engine.lingering.add(0)
+        await leave(*clients)
+        await settled()
+        engine.ask("next", SHORT)
+        engine.ask("last", SHORT)
+        await settled()
+        assert engine.let_in[2:] == [("next", 1)], "the other one still computes for nobody"
+        engine.lingering.clear()
+        await settled()
+        assert engine.let_in[3:] == [("last", 0)]
+
+    run(2, scenario)
 
 
-def test_a_failed_load_tells_everybody_why_and_may_be_tried_again() -> None:
-    node = _node()
-    node.handle(Asked("1", "chat", 0))
-    node.handle(Asked("2", "chat", 0))
-    refused = node.handle(LoadFailed("chat", "the file is damaged", 1))
-    assert [(item.request, item.reason) for item in refused if isinstance(item, Refuse)] == [
-        ("1", "the file is damaged"),
-        ("2", "the file is damaged"),
-    ]
-    assert node.instances["chat"].failure == "the file is damaged"
-    assert node.handle(Asked("3", "chat", 2)) == [Load("chat")]
-    node.handle(Loaded("chat", 3))
-    assert node.instances["chat"].failure is None
+def test_slots_the_engine_chose_are_free_when_no_more_are_busy_than_are_waited_for() -> None:
+    async def scenario(engine: Engine) -> None:
+        two = engine.ask("two", Ask(2, 10, n_answers=2, engine_chooses=True))
+        await settled()
+        engine.lingering |= {1, 2}
+        await leave(two)
+        await settled()
+        engine.ask("three", Ask(3, 10, n_answers=3, engine_chooses=True))
+        await settled()
+        assert [name for name, _ in engine.let_in] == ["two"]
+        engine.lingering.clear()
+        await settled()
+        assert [name for name, _ in engine.let_in] == ["two", "three"]
+
+    run(3, scenario)
 
 
-def test_a_worker_that_dies_is_started_again_for_who_waits() -> None:
-    node = _loaded("chat", limits=Limits(patience_s=0))
-    node.handle(Asked("1", "chat", 0))
-    node.handle(Asked("2", "other", 0))
-    node.handle(Asked("3", "chat", 1))
-    assert node.handle(Ended("chat", 2)) == [Load("other")], "who waited first"
-    assert node.handle(Finished("1", 2)) == [], "its stream broke with the worker"
+def test_what_a_cancelled_request_had_said_is_no_sign_that_the_next_prompt_is_read() -> None:
+    async def scenario(engine: Engine) -> None:
+        before = engine.ask("answered", LONG)
+        await settled()
+        engine.begun.add(1)
+        await leave(before)
+        await settled()
+        engine.ask("long", LONG)
+        engine.ask("second long", LONG)
+        await settled()
+        # Slot 1 still belongs to the one that left; the first long one took the other.
+        assert engine.let_in[1:] == [("long", 0)]
+        engine.begun.clear()
+        await settled()
+        assert engine.let_in[1:] == [("long", 0)], "it has not begun"
+        engine.begun.add(0)
+        await settled()
+        assert engine.let_in[2:] == [("second long", 1)]
+
+    run(2, scenario)
 
 
-def test_the_queue_has_an_end() -> None:
-    node = _node(Limits(most_waiting=2, retry_after_s=7))
-    node.handle(Asked("1", "chat", 0))
-    node.handle(Asked("2", "chat", 0))
-    effects: list[Effect] = node.handle(Asked("3", "other", 0))
-    assert effects == [Refuse("3", 503, "too many requests wait already", 7)]
-    node.handle(Loaded("chat", 1))
-    assert node.handle(Asked("4", "chat", 2)) == [Forward("4", "chat")]
+def test_who_waits_hears_why_the_server_ends() -> None:
+    async def scenario(engine: Engine) -> None:
+        for n in range(2):
+            engine.ask(f"{n}", SHORT)
+        await settled()
+        waiting = [engine.ask(f"w{n}", SHORT) for n in range(3)]
+        await settled()
+        engine.scheduler.close(EngineError("the server is shutting down"))
+        for task in [*waiting, engine.ask("late", SHORT)]:
+            with pytest.raises(EngineError, match="shutting down"):
+                await task
+        assert engine.scheduler.n_waiting == 0
+
+    run(2, scenario)
 
 
-def test_unloading_by_hand_waits_for_what_runs() -> None:
-    node = _node()
-    node.handle(Asked("1", "chat", 0))
-    assert node.handle(UnloadAsked("chat", 0)) == []
-    assert node.handle(Loaded("chat", 1)) == [Forward("1", "chat")], "whose load it was"
-    assert node.handle(Asked("2", "chat", 2)) == []
-    assert node.handle(Finished("1", 3)) == [Unload("chat")]
-    assert node.handle(Ended("chat", 4)) == [Load("chat")]
-    assert node.handle(Loaded("chat", 5)) == [Forward("2", "chat")]
+def test_one_slot_and_what_needs_none_are_left_to_the_engine() -> None:
+    async def scenario(engine: Engine) -> None:
+        for ask in (SHORT, LONG, None):
+            engine.ask("x", ask)
+        await settled()
+        assert [index for _, index in engine.let_in] == [None] * 3
+
+    run(1, scenario)
+
+    async def embeddings(engine: Engine) -> None:
+        for _ in range(5):
+            engine.ask("x", None)
+        await settled()
+        assert len(engine.let_in) == 5
+
+    run(2, embeddings)
 
 
-def test_impossible_steps_are_errors() -> None:
-    node = _node()
-    with pytest.raises(RuntimeError, match="cannot go from absent to ready"):
-        node.handle(Loaded("chat", 0))
-    with pytest.raises(KeyError):
-        node.handle(Asked("1", "unknown", 0))
-    assert node.instances["chat"].state is State.ABSENT
+def test_who_leaves_the_queue_holds_nothing() -> None:
+    async def scenario(engine: Engine) -> None:
+        held = [engine.ask(f"{n}", SHORT) for n in range(2)]
+        await settled()
+        waiting = [engine.ask(f"w{n}", SHORT) for n in range(5)]
+        await settled()
+        await leave(*waiting[:4])
+        assert engine.scheduler.n_waiting == 1
+        # Let in and gone in the same turn of the loop.
+        held[0].cancel()
+        await asyncio.sleep(0)
+        waiting[4].cancel()
+        await settled()
+        engine.ask("late", SHORT)
+        await settled()
+        assert engine.let_in[-1][0] == "late"
+        assert engine.scheduler.n_waiting == 0
+
+    run(2, scenario)
 
 
-def test_a_younger_wish_does_not_take_the_room_an_older_one_is_promised() -> None:
-    """other (7) waits for chat's (8) memory: one of 4 may not come before it, one of 1 may."""
-    sizes = {"chat": 8, "other": 7, "four": 4, "one": 1}
+def test_too_many_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "MOST_WAITING", 1)
 
-    def fits(model: str, others: frozenset[str]) -> bool:
-        return sizes[model] + sum(sizes[name] for name in others) <= _ROOM
+    async def scenario(engine: Engine) -> None:
+        for n in range(3):
+            engine.ask(f"{n}", SHORT)
+        await settled()
+        with pytest.raises(RequestError, match="send this one again later") as refused:
+            await engine.ask("late", SHORT)
+        assert refused.value.status == 503
 
-    node = Scheduler([Instance(name, size) for name, size in sizes.items()], fits)
-    node.handle(LoadAsked("chat", 0))
-    node.handle(Loaded("chat", 0))
-    assert node.handle(Asked("1", "other", 1)) == [Unload("chat")]
-    assert node.handle(Asked("2", "four", 2)) == []
-    assert node.handle(Ended("chat", 3)) == [Load("other")]
-    node.handle(Loaded("other", 4))
-    assert node.handle(Asked("3", "one", 5)) == [Load("one")], "there is room now, and beside four too"
+    run(2, scenario)
