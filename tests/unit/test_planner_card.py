@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from guanaco.config import LoadConfig
-from guanaco.errors import BudgetError
+from guanaco.errors import BudgetError, UsageError
 from guanaco.model.map import ModelMap
 from guanaco.planner.card import CardPlan, needed_bytes, place
 from guanaco.planner.card_sizes import card_weights
@@ -54,9 +54,16 @@ def test_gpt_oss_on_16_gb_stays_whole() -> None:
     made = _plan(gpt_oss_20b(), 15500 * MIB)
     assert made.placement == "gpu"
     assert made.reason.startswith("the whole model on the card")
+    assert any("does not load onto them yet" in text for text in made.warnings)
     assert made.card is not None
     assert made.card.n_cpu_moe == 0
     assert made.parts.expert_bytes == 0
+
+
+def test_some_layers_alone_are_refused() -> None:
+    with pytest.raises(UsageError, match="-ngl 20: all layers go to a card or none"):
+        _plan(gpt_oss_20b(), 16 * GIB, n_gpu_layers=20)
+    assert _plan(gpt_oss_20b(), 16 * GIB, n_gpu_layers=99).placement == "gpu"
 
 
 def test_a_number_of_layers_is_taken_as_it_is() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from guanaco.config import LoadConfig
-from guanaco.errors import BudgetError
+from guanaco.errors import BudgetError, UsageError
 from guanaco.hardware.facts import Hardware
 from guanaco.model.map import ModelMap
 from guanaco.planner.budget import budget_for
@@ -27,6 +27,8 @@ from guanaco.planner.slots import expert_classes
 from guanaco.planner.streaming import streaming_plan
 from guanaco.units import MIB, format_bytes
 
+_NOT_YET = "this version plans for cards and does not load onto them yet: it would run on the processor"
+
 
 def plan_with_cards(
     model: ModelMap, hardware: Hardware, config: LoadConfig, others: Sequence[ModelMap] = ()
@@ -37,6 +39,11 @@ def plan_with_cards(
     """
     if not hardware.cards or config.n_gpu_layers == 0:
         return plan(model, hardware, config)
+    if 0 < (config.n_gpu_layers or 0) <= model.n_layer:
+        raise UsageError(
+            f"-ngl {config.n_gpu_layers}: all layers go to a card or none, and experts leave it instead; "
+            "use -ngl all or 0, and --n-cpu-moe for experts"
+        )
     kept_bytes = reserve_bytes(others, config)
     placed = place_beside(model, hardware.cards, config, kept_bytes)
     if placed is None:
@@ -75,6 +82,7 @@ def _beside(model: ModelMap, hardware: Hardware, config: LoadConfig, placed: Car
         limited_by=placed.limited_by,
         reason=_reason(model, placed, moved, streams),
         vram_bytes=placed.vram_bytes,
+        warnings=(*made.warnings, _NOT_YET),
         card=placed,
         details={
             **made.details,
