@@ -204,8 +204,24 @@ def test_a_card_too_small_leaves_all_to_the_processor() -> None:
     made = _plan(gpt_oss_20b(), 1200 * MIB)
     assert made.placement == "cpu"
     assert made.card is None
-    assert "on the card hold too little" in made.reason
+    assert "free on the card" in made.reason
+    assert "hold too little of it" in made.reason
     assert _plan(gpt_oss_20b(), 16 * GIB, n_gpu_layers=0).placement == "cpu"
+
+
+def test_the_hosts_budget_is_one_the_machine_has() -> None:
+    with pytest.raises(BudgetError, match="more than this machine's RAM"):
+        _plan(gpt_oss_20b(), 16 * GIB, ram_bytes=8 * GIB, memory_bytes=9 * GIB)
+    with pytest.raises(BudgetError, match=r"use --memory \d+MiB"):
+        _plan(gpt_oss_20b(), 16 * GIB, memory_bytes=100 * MIB)
+
+
+def test_what_a_plan_for_cards_does_not_know_is_refused_or_said() -> None:
+    for settings in ({"spec_types": ("ngram-mod",)}, {"load_mode": "mmap"}):
+        with pytest.raises(UsageError, match="leave"):
+            _plan(gpt_oss_20b(), 16 * GIB, **settings)
+    made = _plan(gpt_oss_20b(), 16 * GIB, n_ctx=1 << 20)
+    assert any("more than model can use" in text for text in made.warnings)
 
 
 def test_short_cards_shorten_the_conversation_last() -> None:

@@ -71,6 +71,8 @@ def plan_command(
     else:
         config = replace(config, cpu_moe_layers=-1 if n_cpu_moe is None else n_cpu_moe)
         cards = tuple(CardFacts(_size("--card", word)) for word in card.split(","))
+        if not all(beside):
+            raise UsageError("--beside names no file; give the path of a .gguf file")
         others = [read_model(Path(other)) for other in beside]
         plan = plan_with_cards(read_model(path), replace(hardware, cards=cards), config, others)
     click.echo(json.dumps(plan_json(plan)) if as_json else render(plan))

@@ -102,11 +102,12 @@ class Node(Generic[W]):
         for request, turn in list(self._turns.items()):
             if not turn.done():
                 turn.set_exception(RefusedError(Refuse(request, 503, "the node is shutting down")))
-        for worker in list(self._loaded.values()):
-            await worker.stop()
+        # First what is being loaded: a load that ends meanwhile would be cut off while it is taken back.
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for worker in list(self._loaded.values()):
+            await worker.stop()
 
     @asynccontextmanager
     async def turn(self, model: str) -> AsyncIterator[W]:

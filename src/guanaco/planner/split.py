@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from guanaco.config import LoadConfig
-from guanaco.errors import BudgetError, UsageError
+from guanaco.errors import UsageError
 from guanaco.hardware.facts import Hardware
 from guanaco.model.map import ModelMap
-from guanaco.planner.budget import budget_for
-from guanaco.planner.card import CardPlan, refusal
+from guanaco.planner.budget import budget_for, ceiling_of
+from guanaco.planner.budget import refusal as host_refusal
+from guanaco.planner.card import CardPlan, margin_bytes, refusal
 from guanaco.planner.card_sizes import can_stay, is_host_table
 from guanaco.planner.contexts import ContextCosts, most_threads_for, n_threads_for, ubatch_ladder
 from guanaco.planner.load import Load
@@ -39,6 +40,10 @@ def plan_with_cards(
     """
     if not hardware.cards or config.n_gpu_layers == 0:
         return plan(model, hardware, config)
+    if config.draft_sources:
+        raise UsageError("drafts are not planned for cards yet; leave out what drafts, or the card")
+    if config.load_mode == "mmap":
+        raise UsageError("load mode mmap has no effect on what goes to a card; leave it out, or the card")
     if 0 < (config.n_gpu_layers or 0) <= model.n_layer:
         raise UsageError(
             f"-ngl {config.n_gpu_layers}: all layers go to a card or none, and experts leave it instead; "
@@ -50,25 +55,27 @@ def plan_with_cards(
         if config.cpu_moe_layers >= 0:
             raise refusal(model, hardware.cards, config)
         made = plan(model, hardware, config)
-        free = format_bytes(sum(card.free_bytes for card in hardware.cards))
-        return replace(made, reason=f"{made.reason}; the {free} free on the card hold too little of it")
+        free_bytes = sum(card.free_bytes for card in hardware.cards)
+        margin = sum(margin_bytes(card.free_bytes, config.n_parallel) for card in hardware.cards)
+        why = (
+            f"the {format_bytes(free_bytes)} free on the card, of which {format_bytes(margin)} are kept free "
+            f"with {config.n_parallel} at once, hold too little of it"
+        )
+        return replace(made, reason=f"{made.reason}; {why}")
     return _beside(model, hardware, config, placed)
 
 
 def _beside(model: ModelMap, hardware: Hardware, config: LoadConfig, placed: CardPlan) -> Plan:
     """The host's side of a plan whose layers are on cards."""
     load = _host_load(model, hardware, config, placed)
-    budget_bytes = budget_for(config, hardware)
-    made = _in_ram(load, budget_bytes)
-    if made is None and load.classes:
-        made = streaming_plan(load, budget_bytes)
+    budget_bytes, ceiling = budget_for(config, hardware), ceiling_of(hardware)
+    made = None
+    if ceiling is None or ceiling.holds(budget_bytes):
+        made = _in_ram(load, budget_bytes)
+        if made is None and load.classes:
+            made = streaming_plan(load, budget_bytes)
     if made is None:
-        raise BudgetError(
-            f"{format_bytes(budget_bytes)} of memory are too little for what {model.name} keeps beside the "
-            "card; give more (--memory), or ask for a shorter context",
-            needed_bytes=_needed(load),
-            budget_bytes=budget_bytes,
-        )
+        raise host_refusal(model, config, budget_bytes, _needed(load), ceiling)
     streams = made.mode == "streaming"
     moved = placed.n_cpu_moe if load.model.groups else 0
     kind = "moe_experts_stream" if streams else "moe_experts_cpu"
@@ -82,7 +89,7 @@ def _beside(model: ModelMap, hardware: Hardware, config: LoadConfig, placed: Car
         limited_by=placed.limited_by,
         reason=_reason(model, placed, moved, streams),
         vram_bytes=placed.vram_bytes,
-        warnings=(*made.warnings, _NOT_YET),
+        warnings=(*made.warnings, *_cut(model, config), _NOT_YET),
         card=placed,
         details={
             **made.details,
@@ -90,6 +97,15 @@ def _beside(model: ModelMap, hardware: Hardware, config: LoadConfig, placed: Car
             "n_ctx_slot": placed.talk.first_tokens,
             "sizes_from": "formula",
         },
+    )
+
+
+def _cut(model: ModelMap, config: LoadConfig) -> tuple[str, ...]:
+    if (config.n_ctx or 0) <= model.n_ctx_train:
+        return ()
+    return (
+        f"a context of {config.n_ctx} tokens is more than {model.name} can use: it was trained for "
+        f"{model.n_ctx_train}, and so much is planned",
     )
 
 
