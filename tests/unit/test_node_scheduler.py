@@ -236,3 +236,31 @@ def test_a_younger_wish_does_not_take_the_room_an_older_one_is_promised() -> Non
     assert node.handle(Ended("chat", 3)) == [Load("other")]
     node.handle(Loaded("other", 4))
     assert node.handle(Asked("3", "one", 5)) == [Load("one")], "there is room now, and beside four too"
+
+
+def test_of_two_busy_models_one_becomes_idle_and_goes() -> None:
+    """Equal in cost: which is cheaper changes with who was idle last, and neither may be taken again."""
+    sizes = {"a": 5, "b": 5, "c": 5}
+
+    def fits(model: str, others: frozenset[str]) -> bool:
+        return sizes[model] + sum(sizes[name] for name in others) <= _ROOM
+
+    node = Scheduler([Instance(name, size) for name, size in sizes.items()], fits, Limits(patience_s=0))
+    for name in ("a", "b"):
+        node.handle(LoadAsked(name, 0))
+        node.handle(Loaded(name, 0))
+        node.handle(Asked(f"{name}1", name, 1))
+    node.handle(Asked("c1", "c", 2))
+    node.handle(Asked("a2", "a", 3))
+    node.handle(Asked("b2", "b", 3))
+    assert Unload("a") in node.handle(Finished("a1", 4))
+
+
+def test_a_failed_load_forgets_that_it_was_to_go() -> None:
+    node = _node()
+    node.handle(LoadAsked("chat", 0))
+    node.handle(UnloadAsked("chat", 0))
+    node.handle(LoadFailed("chat", "no", 1))
+    node.handle(Asked("1", "chat", 2))
+    node.handle(Loaded("chat", 3))
+    assert node.handle(Asked("2", "chat", 4)) == [Forward("2", "chat")]

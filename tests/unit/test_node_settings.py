@@ -34,6 +34,7 @@ def test_what_is_not_named_stays() -> None:
         ({"memory": 1.5}, "memory: 1.5 is not a size"),
         ({"idle_unload_s": -1}, "idle_unload_s is -1"),
         ({"idle_unload_s": float("nan")}, "idle_unload_s is NaN"),
+        ({"idle_unload_s": 10**400}, "idle_unload_s is 1000"),
         ({"multi_model_reserve": 1}, "multi_model_reserve is 1, but must be true or false"),
         ({"ctx_lenght": 1}, "'ctx_lenght' is not a setting; there are cpu_moe_layers"),
         ([], "must be a JSON object"),
@@ -58,7 +59,9 @@ def test_they_are_kept_in_a_file(tmp_path: Path) -> None:
     assert changed(_DEFAULT, settings_json(kept)) == kept
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"gpu_layers": -1}', '{"what": 1}', " " * 70000, "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"gpu_layers": -1}', '{"what": 1}', " " * 70000, "\xff", "[" * 60000]
+)
 def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "inference.json"
     path.write_bytes(text.encode("latin-1"))

@@ -180,6 +180,10 @@ def test_biases_of_experts_go_with_them() -> None:
     before, after = card_weights(model), card_weights(replace(model, dense=(*model.dense, bias)))
     assert after.layers[3].expert_bytes == before.layers[3].expert_bytes + 7
     assert after.layers[3].dense_bytes == before.layers[3].dense_bytes
+    with_bias = replace(model, dense=(*model.dense, replace(bias, nbytes=MIB)))
+    for n_layers, grows_bytes in ((3, 0), (4, MIB)):
+        plans = [_plan(each, 16 * GIB, cpu_moe_layers=n_layers) for each in (model, with_bias)]
+        assert plans[1].parts.dense_bytes - plans[0].parts.dense_bytes == grows_bytes
 
 
 def test_experts_off_the_card_stream_when_memory_is_short() -> None:
@@ -217,9 +221,10 @@ def test_the_hosts_budget_is_one_the_machine_has() -> None:
 
 
 def test_what_a_plan_for_cards_does_not_know_is_refused_or_said() -> None:
-    for settings in ({"spec_types": ("ngram-mod",)}, {"load_mode": "mmap"}):
-        with pytest.raises(UsageError, match="leave"):
+    for settings in ({"spec_types": ("ngram-mod",)}, {"load_mode": "mmap"}, {"max_experts": 1}):
+        with pytest.raises(UsageError, match=r"leave|use"):
             _plan(gpt_oss_20b(), 16 * GIB, **settings)
+    assert _plan(gpt_oss_20b(), 6 * GIB, memory_bytes=8 * GIB, grow_ubatch=True).n_ubatch == 512
     made = _plan(gpt_oss_20b(), 16 * GIB, n_ctx=1 << 20)
     assert any("more than model can use" in text for text in made.warnings)
 

@@ -13,6 +13,7 @@ from guanaco.model.map import ModelMap
 from guanaco.planner.budget import default_budget, refuse_hopeless_context
 from guanaco.planner.contexts import LARGEST_DEFAULT_CTX, context_ladder, report_request, ubatch_ladder
 from guanaco.planner.load import resident_dense_bytes
+from guanaco.planner.memory import context_bytes
 from guanaco.planner.placement import minimum_budget, plan
 from guanaco.planner.plan import Plan
 from guanaco.planner.render import plan_json
@@ -191,6 +192,15 @@ def test_a_batch_grows_when_all_experts_have_slots() -> None:
     made = _plan(_big_model(), 3 * GIB, load_mode="streaming", grow_ubatch=True)
     assert made.slots == 24 * 64
     assert (made.n_ubatch, made.n_ctx) == (2048, 32768)
+    assert made.parts.total_bytes <= made.budget_bytes
+
+
+def test_windows_grow_with_the_batch() -> None:
+    """They are a part of the caches, and hold a batch beside the window."""
+    model = _big_model(arch="gpt-oss", attention__sliding_window=1024)
+    made = _plan(model, 3 * GIB, load_mode="streaming", grow_ubatch=True)
+    assert made.n_ubatch == 2048
+    assert made.parts.kv_bytes >= context_bytes(model, _config(None), made.n_ctx, 2048).kv_bytes
     assert made.parts.total_bytes <= made.budget_bytes
 
 

@@ -200,7 +200,7 @@ def _measure_loaded(engine: Engine, spec: RunSpec, way: Way, plan: Plan) -> dict
 def _prompt(engine: Engine, before: NativeStats | None, nbytes: int) -> dict[str, Any]:
     """What a prompt read, and that over the bytes of what each batch selected of each layer."""
     after, model = engine.stats(), engine.spec.model_map
-    if before is None or after is None or after.slots == 0:
+    if before is None or after is None or after.slots == 0 or after.accesses == before.accesses:
         return {"prompt_bytes": nbytes, "prompt_read_per_touched": None}
     touched_bytes = (
         (after.accesses - before.accesses)

@@ -137,6 +137,7 @@ class Scheduler:
         instance = self._instances[event.model]
         instance.to(State.ABSENT)
         instance.failure = event.reason
+        instance.is_leaving = instance.is_fresh = False
         self._unwant(instance)
         for request in list(instance.waiting):
             self._refuse(instance, request, _UNAVAILABLE, event.reason, may_retry=False)
@@ -179,12 +180,13 @@ class Scheduler:
         for instance in self._instances.values():
             if instance.is_leaving and instance.is_idle:
                 self._unload(instance)
+        # Before anybody gets a turn: a model that became idle for an older wish is not taken again.
+        self._make_room()
         drained = self._drained()
         for instance in self._instances.values():
             if self._is_open(instance, drained):
                 for request in list(instance.waiting):
                     self._forward(instance, request)
-        self._make_room()
 
     def _make_room(self) -> None:
         """Loads what fits; for what does not, unloads idle models where that is enough.

@@ -7,7 +7,6 @@ nothing. Leaves acting on them to the next load.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ _MOST_LAYERS = 999
 _MOST_TOKENS = (1 << 31) - 1
 _FEWEST_TOKENS = 2
 _MOST_FILE_BYTES = 1 << 16
+_MOST_SECONDS = 1e9
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def load_settings(path: Path) -> InferenceSettings:
         return changed(InferenceSettings(), json.loads(text))
     except FileNotFoundError:
         return InferenceSettings()
-    except (OSError, ValueError, UsageError) as problem:
+    except (OSError, ValueError, RecursionError, UsageError) as problem:
         raise UsageError(
             f"{path} holds no usable settings: {problem}; correct it, or remove it for the defaults"
         ) from None
@@ -117,7 +117,7 @@ def _seconds(name: str, value: object) -> float | None:
     if value is None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
+    if not is_number or not 0 <= value < _MOST_SECONDS:  # type: ignore[operator]
         raise UsageError(
             f"{name} is {_shown(value)}, but must be seconds from 0 up, or null (never)", setting=name
         )

@@ -66,6 +66,12 @@ def is_host_table(tensor_name: str) -> bool:
     return tensor_name.startswith(_HOST_TABLES)
 
 
+def leaves_with_experts(tensor_name: str, n_cpu_moe: int) -> bool:
+    """Whether it is a bias or a scale of experts of the first ``n_cpu_moe`` layers."""
+    block = _BLOCK.fullmatch(tensor_name)
+    return block is not None and int(block[1]) < n_cpu_moe and _EXPERTS.match(block[2]) is not None
+
+
 def can_stay(group: ExpertGroup) -> bool:
     """Whether these experts are among those that may stay on the host."""
     block = _BLOCK.fullmatch(group.parts[0].tensor_name)

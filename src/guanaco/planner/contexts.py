@@ -108,6 +108,8 @@ def _grown(row: ContextBytes, n_ubatch: int, larger: int) -> ContextBytes:
     return replace(
         row,
         n_ubatch=larger,
+        # Windows are a part of the caches.
+        kv_bytes=row.kv_bytes + grown(row.window_bytes) - row.window_bytes,
         window_bytes=grown(row.window_bytes),
         compute_bytes=grown(row.compute_bytes),
         output_bytes=grown(row.output_bytes),

@@ -16,7 +16,7 @@ from guanaco.model.map import ModelMap
 from guanaco.planner.budget import budget_for, ceiling_of
 from guanaco.planner.budget import refusal as host_refusal
 from guanaco.planner.card import CardPlan, margin_bytes, refusal
-from guanaco.planner.card_sizes import can_stay, is_host_table
+from guanaco.planner.card_sizes import can_stay, is_host_table, leaves_with_experts
 from guanaco.planner.contexts import ContextCosts, most_threads_for, n_threads_for, ubatch_ladder
 from guanaco.planner.load import Load
 from guanaco.planner.memory import context_bytes, work_bytes
@@ -42,6 +42,8 @@ def plan_with_cards(
         return plan(model, hardware, config)
     if config.draft_sources:
         raise UsageError("drafts are not planned for cards yet; leave out what drafts, or the card")
+    if config.max_experts > 0:
+        raise UsageError("a number of experts per layer is not planned for cards yet; use --memory instead")
     if config.load_mode == "mmap":
         raise UsageError("load mode mmap has no effect on what goes to a card; leave it out, or the card")
     if 0 < (config.n_gpu_layers or 0) <= model.n_layer:
@@ -49,6 +51,7 @@ def plan_with_cards(
             f"-ngl {config.n_gpu_layers}: all layers go to a card or none, and experts leave it instead; "
             "use -ngl all or 0, and --n-cpu-moe for experts"
         )
+    config = replace(config, grow_ubatch=False)  # the cards are sized for one
     kept_bytes = reserve_bytes(others, config)
     placed = place_beside(model, hardware.cards, config, kept_bytes)
     if placed is None:
@@ -113,7 +116,11 @@ def _host_load(model: ModelMap, hardware: Hardware, config: LoadConfig, placed: 
     """What the host holds, as a model of its own: tables, and the experts that left the cards."""
     host = replace(
         model,
-        dense=tuple(item for item in model.dense if is_host_table(item.tensor_name)),
+        dense=tuple(
+            item
+            for item in model.dense
+            if is_host_table(item.tensor_name) or leaves_with_experts(item.tensor_name, placed.n_cpu_moe)
+        ),
         groups=tuple(
             group
             for group in model.groups
