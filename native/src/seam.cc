@@ -169,60 +169,6 @@ bool Seam::fail(const std::string& message) {
   return false;
 }
 
-bool Seam::read_ids(const Tensor* ids, std::vector<int32_t>* rows) const {
-  const size_t n = static_cast<size_t>(ids->ne[0]), n_rows = static_cast<size_t>(ids->ne[1]);
-  rows->resize(n * n_rows);
-  if (rows->empty()) return true;
-  const char* data = static_cast<const char*>(ids->data);
-  std::vector<char> copy;
-  if (!api_.is_on_host(ids)) {
-    copy.resize((n_rows - 1) * ids->nb[1] + (n - 1) * ids->nb[0] + sizeof(int32_t));
-    api_.tensor_get(ids, copy.data(), 0, copy.size());
-    data = copy.data();
-  }
-  if (data == nullptr) return false;
-  for (size_t row = 0; row < n_rows; ++row) {
-    for (size_t k = 0; k < n; ++k) {
-      std::memcpy(&(*rows)[row * n + k], data + row * ids->nb[1] + k * ids->nb[0], sizeof(int32_t));
-    }
-  }
-  return true;
-}
-
-Seam::Lasting Seam::lasting_rows(const Binding& binding) const {
-  const size_t n_rows = static_cast<size_t>(binding.ids->ne[1]);
-  if (is_batch(binding)) return {n_rows - std::min<size_t>(n_rows, tail_tokens_), n_rows};
-  // A layer that leaves rows out does not say which.
-  return {0, binding.ids->ne[1] == n_tokens_ ? std::min(n_counted_, n_rows) : n_rows};
-}
-
-// The distinct experts of a selection, those of lasting rows last; returns how many come before them.
-size_t Seam::distinct(const Binding& binding, const std::vector<int32_t>& rows, std::vector<int32_t>* experts) {
-  experts->clear();
-  const size_t n = static_cast<size_t>(binding.ids->ne[0]);
-  const Lasting lasting = lasting_rows(binding);
-  ++epoch_;
-  const auto walk = [&](size_t first_row, size_t last_row) {
-    for (size_t i = first_row * n; i < last_row * n; ++i) {
-      const size_t expert = static_cast<size_t>(rows[i]);
-      if (stamp_[expert] != epoch_) experts->push_back(rows[i]);
-      stamp_[expert] = epoch_;
-    }
-  };
-  // These first, so that their experts are not taken for the others', then turn the list round.
-  walk(lasting.first, lasting.last);
-  const size_t n_lasting = experts->size();
-  walk(0, lasting.first);
-  walk(lasting.last, static_cast<size_t>(binding.ids->ne[1]));
-  std::rotate(experts->begin(), experts->begin() + static_cast<long>(n_lasting), experts->end());
-  return experts->size() - n_lasting;
-}
-
-BatchRows Seam::batch_rows(const Binding& binding) const {
-  const size_t n_used = static_cast<size_t>(binding.ids->ne[0]);
-  return is_batch(binding) ? BatchRows{rows_.data(), rows_.size() / n_used, n_used} : BatchRows{};
-}
-
 void Seam::serve(Binding* binding) {
   binding->served = true;
   const ExpertGroup& group = plan_.groups[binding->group];
@@ -293,16 +239,6 @@ void Seam::note_served(const Binding& binding, size_t n_transient, const Cache& 
   read_router_scores(api_, binding.ids, plan_.groups[binding.group].n_expert, rows_, &scores_);
   const size_t n_used = static_cast<size_t>(binding.ids->ne[0]);
   recorder_.served({binding.group, n_used, rows_, experts_, n_transient, served.missed, scores_, is_batch(binding)});
-}
-
-void Seam::drafts_accepted(size_t n_right) {
-  if (drafts_ == nullptr) return;
-  drafts_->accepted(n_right, [&](uint32_t group, const int32_t* experts, size_t n) {
-    if (pagecache_ != nullptr) pagecache_->learn(group, experts, n);
-    if (store_ == nullptr) return;
-    store_->learn(group, experts, n);
-    heat_.served(store_->cache(), {group, experts, n, 0, {}});
-  });
 }
 
 bool Seam::wait_for(Binding* binding, uint32_t part) {

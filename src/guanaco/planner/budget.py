@@ -5,6 +5,7 @@ Owns these, and what is refused before the engine is asked. Pure: the machine is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from guanaco.config import LoadConfig
@@ -20,6 +21,7 @@ _RESERVE_BYTES = 2 * GIB
 _RESERVE_PERCENT = 12
 _ENGINE_CELL_BYTES = 48  # what the engine keeps of every token of a context beside its values
 _HOPELESS_BUDGETS = 2
+_LARGEST_BUDGET_MIB = 1 << 40
 _CHEAP_TO_ASK_BYTES = 2 * GIB  # the engine sizes less than this in no time, and its number is the right one
 
 
@@ -71,6 +73,20 @@ def default_budget(hardware: Hardware) -> int:
         # Others in the same cgroup may already hold more than the reserve.
         reserve = max(reserve, min(usable, hardware.cgroup_used_bytes or 0))
     return usable - reserve
+
+
+def smallest_budget(works: Callable[[int], bool]) -> int:
+    """In whole MiB, by bisection: a budget that works goes on working when it grows."""
+    low, high = 0, 1
+    while not works(high * MIB) and high < _LARGEST_BUDGET_MIB:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if works(middle * MIB):
+            high = middle
+        else:
+            low = middle
+    return high * MIB
 
 
 def budget_for(config: LoadConfig, hardware: Hardware) -> int:

@@ -14,16 +14,14 @@ from guanaco.config import LoadConfig
 from guanaco.errors import UsageError
 from guanaco.hardware.facts import Hardware
 from guanaco.model.map import ModelMap
-from guanaco.planner.budget import budget_for, ceiling_of, refusal
+from guanaco.planner.budget import budget_for, ceiling_of, refusal, smallest_budget
 from guanaco.planner.load import Load
 from guanaco.planner.memory import slot_context
 from guanaco.planner.plan import Plan
 from guanaco.planner.report import EngineReport
 from guanaco.planner.resident import mapped_plan, resident_plan
 from guanaco.planner.streaming import least_experts_per_layer, streaming_plan
-from guanaco.units import MIB, format_bytes
-
-_LARGEST_BUDGET_MIB = 1 << 40
+from guanaco.units import format_bytes
 
 
 def plan(
@@ -99,17 +97,7 @@ def _choose(load: Load, budget_bytes: int) -> Plan | None:
 
 
 def _smallest_budget(load: Load) -> int:
-    """By bisection: a budget that works goes on working when it grows."""
-    low, high = 0, 1
-    while _choose(load, high * MIB) is None and high < _LARGEST_BUDGET_MIB:
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _choose(load, middle * MIB) is None:
-            low = middle
-        else:
-            high = middle
-    return high * MIB
+    return smallest_budget(lambda budget_bytes: _choose(load, budget_bytes) is not None)
 
 
 def _without_effect(config: LoadConfig) -> list[str]:

@@ -13,7 +13,7 @@ from guanaco.config import LoadConfig
 from guanaco.errors import UsageError
 from guanaco.hardware.facts import Hardware
 from guanaco.model.map import ModelMap
-from guanaco.planner.budget import budget_for, ceiling_of
+from guanaco.planner.budget import budget_for, ceiling_of, smallest_budget
 from guanaco.planner.budget import refusal as host_refusal
 from guanaco.planner.card import CardPlan, margin_bytes, refusal
 from guanaco.planner.card_sizes import can_stay, is_host_table, leaves_with_experts
@@ -26,7 +26,7 @@ from guanaco.planner.plan import MemoryParts, Plan
 from guanaco.planner.reserve import LIMIT_NAME, place_beside, reserve_bytes
 from guanaco.planner.slots import expert_classes
 from guanaco.planner.streaming import streaming_plan
-from guanaco.units import MIB, format_bytes
+from guanaco.units import format_bytes
 
 _NOT_YET = "this version plans for cards and does not load onto them yet: it would run on the processor"
 
@@ -74,11 +74,10 @@ def _beside(model: ModelMap, hardware: Hardware, config: LoadConfig, placed: Car
     budget_bytes, ceiling = budget_for(config, hardware), ceiling_of(hardware)
     made = None
     if ceiling is None or ceiling.holds(budget_bytes):
-        made = _in_ram(load, budget_bytes)
-        if made is None and load.classes:
-            made = streaming_plan(load, budget_bytes)
+        made = _on_host(load, budget_bytes)
     if made is None:
-        raise host_refusal(model, config, budget_bytes, _needed(load), ceiling)
+        needed_bytes = smallest_budget(lambda size: _on_host(load, size) is not None)
+        raise host_refusal(model, config, budget_bytes, needed_bytes, ceiling)
     streams = made.mode == "streaming"
     moved = placed.n_cpu_moe if load.model.groups else 0
     kind = "moe_experts_stream" if streams else "moe_experts_cpu"
@@ -147,6 +146,11 @@ def _host_load(model: ModelMap, hardware: Hardware, config: LoadConfig, placed: 
     )
 
 
+def _on_host(load: Load, budget_bytes: int) -> Plan | None:
+    made = _in_ram(load, budget_bytes)
+    return streaming_plan(load, budget_bytes) if made is None and load.classes else made
+
+
 def _in_ram(load: Load, budget_bytes: int) -> Plan | None:
     """All of the host's side in RAM, or None."""
     if load.config.load_mode == "streaming" and load.classes:
@@ -190,20 +194,6 @@ def _in_ram(load: Load, budget_bytes: int) -> Plan | None:
         ctx_checkpoints=config.ctx_checkpoints or 0,
         reason="",
     )
-
-
-def _needed(load: Load) -> int:
-    """The smallest budget of the host's side, in whole MiB, by bisection: more memory goes on working."""
-    low, high = 0, 1
-    while _in_ram(load, high * MIB) is None and not (load.classes and streaming_plan(load, high * MIB)):
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _in_ram(load, middle * MIB) or (load.classes and streaming_plan(load, middle * MIB)):
-            high = middle
-        else:
-            low = middle
-    return high * MIB
 
 
 def _group_class(model: ModelMap, load: Load, made: Plan) -> tuple[int, ...]:
